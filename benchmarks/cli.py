@@ -9,8 +9,8 @@ import click
 import numpy as np
 from rich.table import Table
 
-from slopecheck.console import table_of
-from slopecheck.terminal import plain_console
+from slopecheck.console import make_empty_table
+from slopecheck.terminal import make_escaping_console
 from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.benchmarks.measure import measure_peak_rates
 from trigraph.benchmarks.programs import Program
@@ -46,7 +46,7 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
 
 def _check_memory(workload: Workload, options: Options) -> None:
     """Raise UsageError if the arrays do not fit in memory, because the system would otherwise kill a process."""
-    needed = workload.bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
+    needed = workload.count_bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -75,19 +75,19 @@ def _choose_workloads(
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
 
 
-def _list_names(attribute: str) -> list[str]:
+def _list_attribute_values(attribute: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
     return list(dict.fromkeys(getattr(w, attribute) for w in EVERYTHING))
 
 
-def _format_digits(value: float | None) -> str:
+def _format_three_digits(value: float | None) -> str:
     """Format a number with three digits and without an exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _write_caption(result: BenchmarkResult) -> str:
+def _format_caption(result: BenchmarkResult) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.other_share is not None and result.other_share > DISTURBED:
         caption += f"; other processes used {result.other_share:.0%} of the processors"
@@ -100,31 +100,34 @@ def _make_workload_table(result: BenchmarkResult) -> Table:
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
     title = f"{result.workload.name}: {result.workload.summary}"
-    table = table_of(("contender",), numbers, title, _write_caption(result))
+    table = make_empty_table(("contender",), numbers, title, _format_caption(result))
     for name, m in result.measured.items():
         if m.seconds:
-            low, mid, high = (_format_digits(scale * t) for t in m.quartiles)
-            time, memory = result.ratios(name)
-            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _format_digits(memory))
-            table.add_row(name, mid, f"{low} - {high}", _format_digits(time), *memory_columns)
+            low, mid, high = (_format_three_digits(scale * t) for t in m.quartiles)
+            time, memory = result.compute_ratios_to_first(name)
+            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _format_three_digits(memory))
+            table.add_row(name, mid, f"{low} - {high}", _format_three_digits(time), *memory_columns)
         elif m.status != "unavailable":
             table.add_row(name, m.status, *[""] * (len(numbers) - 1))
     return table
 
 
-def _make_ceiling_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
+def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
     """Tabulate the fraction of the machine's peak rates that each backend achieves."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
     words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
     caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
     numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy", "% of bound")
-    table = table_of(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
+    table = make_empty_table(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
     for result in results:
         for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
-            rates = (result.rate(backend), tops[result.dtype]), (result.byte_rate(backend), tops["copy"])
+            rates = (
+                (result.compute_operation_rate(backend), tops[result.dtype]),
+                (result.compute_byte_rate(backend), tops["copy"]),
+            )
             cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
-            share = result.bound(tops) / result.measured[backend].median
+            share = result.compute_least_seconds(tops) / result.measured[backend].median
             table.add_row(result.workload.name, backend, *cells, f"{share:.1%}")
     return table
 
@@ -134,14 +137,14 @@ def _make_ceiling_table(results: Sequence[BenchmarkResult], tops: Mapping[str, f
     "--family",
     "families",
     multiple=True,
-    type=click.Choice(_list_names("family")),
+    type=click.Choice(_list_attribute_values("family")),
     help="Time only the workloads of this family; repeatable.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice(_list_names("name")),
+    type=click.Choice(_list_attribute_values("name")),
     help="Time only this workload; repeatable.",
 )
 @click.option(
@@ -180,7 +183,7 @@ def _make_ceiling_table(results: Sequence[BenchmarkResult], tops: Mapping[str, f
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.names)})),
+    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.contender_names)})),
     metavar="NAME",
     help="Time only this backend or peer, such as fortran or scipy; repeatable.",
 )
@@ -198,7 +201,7 @@ def bench(
     medians. A peer is timed only if its results agree with trigraph's. Peers that are not installed are skipped and
     listed (pip install 'trigraph[bench]').
     """
-    console = plain_console()
+    console = make_escaping_console()
     options = Options(**measured)
     workloads = _choose_workloads(families, names, operators, sizes, options.device)
     for workload in workloads:
@@ -218,7 +221,7 @@ def bench(
             path = (
                 None if out is None else write_record(out, make_record(options, tops, results))
             )  # written after each workload, in case the run is interrupted
-    console.print(_make_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
+    console.print(_make_peak_share_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")

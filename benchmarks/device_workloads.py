@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
-from trigraph.benchmarks.models import OURS, PROGRAMS, WIDTHS, make_dynamics
+from trigraph.benchmarks.models import OURS, PROGRAMS, WIDTHS, make_dynamics_call
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.workloads import Workload
 
@@ -93,7 +93,7 @@ _TRAINING = (*_FORCES, *(f"dimenet-{structure}-curvature" for structure in ("mol
 _PRIORITY = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
-def _add_captured_contender(program: Program) -> Program:
+def _add_cuda_graph_contenders(program: Program) -> Program:
     """Add a potential captured in a CUDA graph to the contenders of a DimeNet++ program."""
     own = program.contenders["trigraph"]
     make: Any = own.make
@@ -108,7 +108,7 @@ _DYNAMICS = (
         name=f"dimenet-dynamics-{4 * cells**3}",
         summary=f"ten steps of dynamics of {4 * cells**3} copper atoms through torch-sim, neighbours included",
         contenders={
-            "trigraph": Contender(partial(make_dynamics, form="trigraph"), OURS, ("torch", "ase", "torch_sim"))
+            "trigraph": Contender(partial(make_dynamics_call, form="trigraph"), OURS, ("torch", "ase", "torch_sim"))
         },
         sizes={"cells": cells, "steps": 10, **WIDTHS},
         small={"cells": 2, "steps": 3},
@@ -117,5 +117,5 @@ _DYNAMICS = (
 )
 DEVICE: tuple[Workload | Program, ...] = (
     *WORKLOADS,
-    *(_add_captured_contender(p) if p.name.startswith("dimenet-") else p for p in (*_PROGRAMS, *_DYNAMICS)),
+    *(_add_cuda_graph_contenders(p) if p.name.startswith("dimenet-") else p for p in (*_PROGRAMS, *_DYNAMICS)),
 )

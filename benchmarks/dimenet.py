@@ -28,20 +28,20 @@ ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_
 
 
 @cache
-def _load_pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
+def _load_pyg_spherical_basis(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
     """Return PyTorch Geometric's spherical basis, which sympy derives in about ten seconds."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
-def _make_radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _make_pyg_radial_forward(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return the radial basis as a function of distances and frequencies, by PyTorch Geometric's formulas."""
     import torch
 
     if case["dist"].dtype != np.float32:
         raise ContenderUnavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
-    layer = _load_pyg_layer(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
+    layer = _load_pyg_spherical_basis(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
 
     def compute_basis(dist: Any, freq: Any) -> tuple[Any, Any]:
         x = dist.unsqueeze(-1)
@@ -51,13 +51,13 @@ def _make_radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[An
     return compute_basis
 
 
-def _make_triplet_aggregate(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
+def _make_pyg_aggregate_forward(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
     """Return the aggregation over the list of triplets, as a function of vec, sbf_rad, embedding and weights."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     num_spherical, num_radial = case.sizes["num_spherical"], case.sizes["num_radial"]
-    functions = _load_pyg_layer(num_spherical, 1, 5).sph_funcs
+    functions = _load_pyg_spherical_basis(num_spherical, 1, 5).sph_funcs
 
     def aggregate_triplets(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
         first, second = vec[outer], vec[inner]
@@ -74,18 +74,18 @@ def _make_triplet_aggregate(case: Case, device: str) -> Callable[[Any, Any, Any,
 ABOUT = "PyTorch Geometric's basis functions, torch"
 
 
-def _operations_formula(angular: int, projections: int) -> str:
+def _write_operations_formula(angular: int, projections: int) -> str:
     """Return the formula for the number of operations in sums over harmonics and products with both weights."""
     projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
     return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 
 
-FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations_formula(2, 1))
+FORWARD = Step("agg_edge_to_edge_fwd", operations=_write_operations_formula(2, 1))
 
 
 def _make_aggregation_workload(name: str, summary: str, *steps: Step) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    peers = make_pyg_peers(partial(make_autograd_call, forward=_make_triplet_aggregate), ABOUT)
+    peers = make_pyg_peers(partial(make_autograd_call, forward=_make_pyg_aggregate_forward), ABOUT)
     return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, peers)
 
 
@@ -96,25 +96,25 @@ WORKLOADS = (
         summary="radial basis and its gradients with respect to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=make_pyg_peers(partial(make_autograd_call, forward=_make_radial_basis), ABOUT),
+        peers=make_pyg_peers(partial(make_autograd_call, forward=_make_pyg_radial_forward), ABOUT),
     ),
     _make_aggregation_workload("aggregate", "sum over triplets", FORWARD),
     _make_aggregation_workload(
         "aggregate-backward",
         "sum over triplets and its gradients with respect to sbf_rad, embedding and weights",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_operations_formula(2, 3)),
+        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_write_operations_formula(2, 3)),
     ),
     _make_aggregation_workload(
         "force-training",
         "sum over triplets, its gradient with respect to vectors (forces), and the gradient's derivative (bwd2)",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations_formula(5, 2)),
+        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_write_operations_formula(5, 2)),
         Step(
             "agg_edge_to_edge_bwd2",
             ("grad_out", "sbf_rad", "embedding", "weights"),
             zero=("gg_weights",),
-            operations=_operations_formula(10, 5),
+            operations=_write_operations_formula(10, 5),
         ),
     ),
 )

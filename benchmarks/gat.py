@@ -32,14 +32,14 @@ def make_pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
     size = case.graph.num_src_nodes, case.graph.num_dst_nodes
     convolution = GATConv(1, heads[1], heads[0], negative_slope=SLOPE, add_self_loops=False, bias=False)
 
-    def attend(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
+    def compute_attention(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
         src, dst = src_embedding.view(-1, *heads), dst_embedding.view(-1, *heads)
         src_weights, dst_weights = attention_weights.view(2, *heads)
         scores = (src * src_weights).sum(-1), (dst * dst_weights).sum(-1)
         alpha = convolution.edge_updater(edges, alpha=scores, edge_attr=None, size=size)
         return convolution.propagate(edges, x=(src, dst), alpha=alpha, size=size).flatten(1)
 
-    return attend
+    return compute_attention
 
 
 UNIFORM = Workload(

@@ -43,7 +43,7 @@ def load_fairchem_layers() -> tuple[Any, Any, Any]:
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
     stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter_sum}}
-    efficient, block, dense = load_modules(FAIRCHEM.root(), packages, wanted, stand_ins)
+    efficient, block, dense = load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins)
     return efficient, block, dense
 
 
@@ -58,11 +58,11 @@ def load_mattergen_layers() -> tuple[Any, Any, Any]:
         "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
         "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
     }
-    efficient, block, dense = load_modules(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
+    efficient, block, dense = load_modules(MATTERGEN.find_root(), [*packages, layers], wanted, stand_ins)
     return efficient, block, dense
 
 
-def number_members(outer: np.ndarray) -> np.ndarray:
+def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:
     """Return each member's index within its list, in order of appearance."""
     order = np.argsort(outer, kind="stable")
     lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
@@ -91,7 +91,9 @@ def make_fairchem_call(case: Case, device: str) -> Call:
 
     embed, interact = _make_fairchem_modules(case, device)
     triplets = case.graphs["triplets"]
-    edge, number = (torch.tensor(a, device=device) for a in (triplets.index, number_members(triplets.index)))
+    edge, number = (
+        torch.tensor(a, device=device) for a in (triplets.index, compute_indices_within_lists(triplets.index))
+    )
     rad, sph, m = (torch.tensor(case[n], device=device, requires_grad=True) for n in ("rad_basis", "sph", "m"))
     g = torch.tensor(case["grad_m_ca"], device=device)
     leaves = {

@@ -30,7 +30,7 @@ def _split_params(case: Case) -> GnoParams:
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
-def make_coords_by_matmul(case: Case) -> Call:
+def make_coords_gradient_call(case: Case) -> Call:
     """Return a call that computes the gradient of the coordinates by matrix products over all edges."""
     U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
@@ -45,7 +45,7 @@ def make_coords_by_matmul(case: Case) -> Call:
     return compute_coords_gradient
 
 
-def make_numpy_message(case: Case) -> Call:
+def make_numpy_message_call(case: Case) -> Call:
     """Return a call that computes the message and all gradients; the kernel's gradient reuses its memory."""
     U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
@@ -57,7 +57,7 @@ def make_numpy_message(case: Case) -> Call:
     out_of = sparse.csr_matrix((one, (src, np.arange(edges))), shape=(graph.num_src_nodes, edges))
     V_b = np.concatenate([V, b_v[:, None]], axis=1)
 
-    def compute_message_gradients() -> dict[str, Any]:
+    def compute_message_and_gradients() -> dict[str, Any]:
         a_1 = np.empty((edges, len(U) + 1), dtype)
         a, a_1[:, -1] = a_1[:, :-1], 1
         np.matmul(x, U.T, out=a)
@@ -80,10 +80,10 @@ def make_numpy_message(case: Case) -> Call:
             "gno_message_bwd.params": lambda: pack_gno_params(*grads),
         }
 
-    return compute_message_gradients
+    return compute_message_and_gradients
 
 
-def _make_torch_message(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+def _make_pyg_message_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
     """Return the message as a function of features, coordinates and packed parameters."""
     import torch
     from torch.func import functional_call
@@ -103,24 +103,26 @@ def _make_torch_message(case: Case, device: str) -> Callable[[Any, Any, Any], An
     return compute_message
 
 
-PYG = make_pyg_peers(partial(make_autograd_call, forward=_make_torch_message), "PyTorch Geometric NNConv, autograd")
+PYG = make_pyg_peers(
+    partial(make_autograd_call, forward=_make_pyg_message_forward), "PyTorch Geometric NNConv, autograd"
+)
 
 
-def _make_coords_workload(width: int) -> Workload:
+def _make_coords_gradient_workload(width: int) -> Workload:
     return Workload(
         name=f"gno-coords-{width}",
         family="gno",
         summary=f"gradient of the kernel in the coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
         sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
-        peers={"numpy": Peer(make_coords_by_matmul, "matrix products over all edges, BLAS")},
+        peers={"numpy": Peer(make_coords_gradient_call, "matrix products over all edges, BLAS")},
         backends=("fortran", "fortran-reference"),
     )
 
 
 WORKLOADS = (
-    _make_coords_workload(16),
-    _make_coords_workload(32),
+    _make_coords_gradient_workload(16),
+    _make_coords_gradient_workload(32),
     Workload(
         name="gno-message",
         family="gno",
@@ -128,7 +130,7 @@ WORKLOADS = (
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
-            "numpy": Peer(make_numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
+            "numpy": Peer(make_numpy_message_call, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
             **PYG,
         },
     ),

@@ -36,7 +36,7 @@ def _draw_power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> d
     }
 
 
-def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+def _draw_random_edge_graph(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
     """Draw pairs of nodes, each with edges in both directions, without repetition if there are enough pairs."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
@@ -74,7 +74,7 @@ def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, ex
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _draw_random_csc,
     ("csc", "power law"): _draw_power_law_csc,
-    ("edges", "uniform"): _draw_random_edges,
+    ("edges", "uniform"): _draw_random_edge_graph,
     ("triplets", "uniform"): _draw_triplets,
     ("bilinear", "uniform"): _draw_bilinear_graphs,
     ("bilinear", "power law"): partial(_draw_bilinear_graphs, exponent=EXPONENT),

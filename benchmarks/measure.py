@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 
-from slopecheck.isolated import Child, Ended
+from slopecheck.isolated import Child, ChildEnded
 from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
@@ -97,7 +97,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _read_peak_memory() - before
 
 
-def make_on_device(make: Callable[[], Call]) -> Call:
+def make_call_on_device(make: Callable[[], Call]) -> Call:
     """Create a program's call with CUDA as torch's default device."""
     import torch
 
@@ -155,7 +155,7 @@ class JobRunner:
         self.call = job.make()
         self.seconds = 0.0
 
-    def first(self) -> tuple[dict[str, np.ndarray], int]:
+    def measure_first_call(self) -> tuple[dict[str, np.ndarray], int]:
         """Return the results and peak bytes (without inputs) of a first call; estimate the time with a second call."""
         results, peak = self.peak_memory(self.call)
         named = {n: convert_to_numpy(v) for n, v in results.items()}
@@ -163,7 +163,7 @@ class JobRunner:
         self.seconds = measure_mean_seconds(self.call, 1, self.wait)
         return named, peak
 
-    def sample(self) -> float:
+    def sample_seconds(self) -> float:
         """Return the seconds of one call, averaged over a block of calls if calls are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
@@ -215,7 +215,7 @@ class ContenderProcess(Child):
             self.connection.send((command, argument))
         try:
             status, value = self.receive()
-        except Ended as error:
+        except ChildEnded as error:
             return "failed", str(error)
         return status, value
 
@@ -234,7 +234,7 @@ def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str,
     return float(np.max(errors))
 
 
-def _run_first(
+def _run_contender_once(
     worker: ContenderProcess, job: ContenderJob, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
     """Run a contender once: measure its memory, and compare its results with `expected`."""
@@ -276,7 +276,7 @@ def time_alternately(
         for name, job in jobs.items():
             progress(name)
             worker = stack.enter_context(ContenderProcess(threads))
-            measurements[name], results = _run_first(worker, job, expected, tolerance)
+            measurements[name], results = _run_contender_once(worker, job, expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
@@ -331,7 +331,7 @@ def make_matmul_call(library: str, n: int, dtype: str) -> Call:
     return multiply_matrices
 
 
-def make_gather(rows: int) -> Call:
+def make_gather_call(rows: int) -> Call:
     """Return a call that reads 4 * rows random rows of 256 bytes and sums them in chunks."""
     import cupy
 
@@ -360,6 +360,6 @@ def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device
     jobs = {name: ContenderJob(partial(make_matmul_call, library, n, name), device=on_device) for name in products}
     jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
     if on_device:
-        jobs["gather"] = ContenderJob(partial(make_gather, nbytes // 256), device=True)
+        jobs["gather"] = ContenderJob(partial(make_gather_call, nbytes // 256), device=True)
     measured = time_alternately(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -59,7 +59,7 @@ def _copy_dimenet(form: str, dtype: str, sizes: Mapping[str, int]) -> Any:
     return copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **{name: sizes[name] for name in WIDTHS}))
 
 
-def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
+def compute_pyg_atom_energies(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
     `vec` (num_edges, 3) points from the destination of each edge to its source; `edge_index` (2, num_edges) contains
@@ -87,7 +87,7 @@ def _compute_pyg_energy_forces(
     import torch
 
     edge_index = lists[0]
-    of_atoms = compute_pyg_dimenet(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
+    of_atoms = compute_pyg_atom_energies(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -113,7 +113,7 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     return [slab]
 
 
-class _CapturedCalls(NamedTuple):
+class _CapturedPotential(NamedTuple):
     """Potential captured in a CUDA graph, with the arguments of its calls."""
 
     potential: Any
@@ -124,7 +124,7 @@ class _CapturedCalls(NamedTuple):
     def __call__(self, create_graph: bool) -> tuple[Any, Any]:
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
-    def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
+    def make_training_call(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
         """Return a call that computes a loss and all parameter gradients; `labels` have a row per atom."""
         step = self.potential.training_step(loss)
 
@@ -135,13 +135,13 @@ class _CapturedCalls(NamedTuple):
         return compute_loss_and_gradients
 
 
-def _mean_square_error(errors: Any, structures: Any) -> Any:
+def _compute_mean_square_error(errors: Any, structures: Any) -> Any:
     """Return the mean square error over all atoms except ghosts."""
     real = structures.real_atoms
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
 
-def _make_energy_forces(
+def _make_model_and_derivatives(
     sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
@@ -172,7 +172,7 @@ def _make_energy_forces(
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
         given: Any = {"cell": cell, "neighbors": neighbors}
         if form == "trigraph-captured":
-            return model, _CapturedCalls(compile_potential(model, capture=True), z, pos, given)
+            return model, _CapturedPotential(compile_potential(model, capture=True), z, pos, given)
         potential = compile_potential(model) if form == "trigraph-compiled" else model
 
         def compute_curvature(vector: Any) -> Any:
@@ -186,27 +186,27 @@ def _make_energy_forces(
         return model, compute_curvature if curvature else compute_forces
     pos.requires_grad_()
 
-    def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
+    def compute_energy_and_forces(create_graph: bool) -> tuple[Any, Any]:
         return _compute_pyg_energy_forces(model, z, pos, offset, lists, batch, len(structures), create_graph)
 
     def multiply_hessian(vector: Any) -> Any:
-        forces = compute_with_pyg(True)[1]
+        forces = compute_energy_and_forces(True)[1]
         if vector is not None:
             return torch.autograd.grad(-forces, pos, vector, create_graph=True)[0]
         rows = [torch.autograd.grad(-force, pos, retain_graph=True)[0] for force in forces.flatten()]
         return torch.stack(rows).reshape(*pos.shape, *pos.shape)
 
-    return model, multiply_hessian if curvature else compute_with_pyg
+    return model, multiply_hessian if curvature else compute_energy_and_forces
 
 
-def make_energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_energy_forces_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return a call that computes energy and forces; for molecules, as in dynamics, parameters require no gradients."""
-    model, compute = _make_energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
+    model, compute = _make_model_and_derivatives(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
-def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
+def _compute_loss_gradients(loss: Any, model: Any) -> dict[str, Any]:
     """Return the loss and its gradient with respect to every parameter."""
     import torch
 
@@ -214,50 +214,50 @@ def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
     return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))}
 
 
-def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_force_training_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return a call that computes a loss of energy and forces, and its gradients with respect to all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
-    model, compute = _make_energy_forces(sizes, dtype, form, structures)
+    model, compute = _make_model_and_derivatives(sizes, dtype, form, structures)
     shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
     def compute_padded_loss(structures: Any, given: Any) -> Any:
         found, real = structures.energy_forces_stress(), structures.real_structures
         of_energy = (found.energy.square() * real).sum() / real.sum() / structures.real_atoms.sum()
-        return of_energy + _mean_square_error(found.forces - given["forces"], structures)
+        return of_energy + _compute_mean_square_error(found.forces - given["forces"], structures)
 
-    if isinstance(compute, _CapturedCalls):
-        return compute.step(compute_padded_loss, forces=labels)
+    if isinstance(compute, _CapturedPotential):
+        return compute.make_training_call(compute_padded_loss, forces=labels)
 
     def compute_loss_and_gradients() -> dict[str, Any]:
         energy, forces = compute(True)
-        return _compute_gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
+        return _compute_loss_gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
 
     return compute_loss_and_gradients
 
 
-def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_hessian_training_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return a call that computes a loss of the Hessian times a random vector, and all parameter gradients."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
     for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for collinear atoms
         atoms.rattle(0.05, seed=1)
-    model, compute = _make_energy_forces(sizes, dtype, form, structures, curvature=True)
+    model, compute = _make_model_and_derivatives(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
-    if isinstance(compute, _CapturedCalls):
-        return compute.step(
-            lambda s, given: _mean_square_error(s.hessian_vector_product(given["vector"]) - given["label"], s),
+    if isinstance(compute, _CapturedPotential):
+        return compute.make_training_call(
+            lambda s, given: _compute_mean_square_error(s.hessian_vector_product(given["vector"]) - given["label"], s),
             vector=vector,
             label=label,
         )
-    return lambda: _compute_gradients((compute(vector) - label).square().mean(), model)
+    return lambda: _compute_loss_gradients((compute(vector) - label).square().mean(), model)
 
 
-def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_dynamics_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that runs Verlet dynamics of copper; the torch-sim model finds neighbours in each step."""
     import torch
 
@@ -282,9 +282,9 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return run_dynamics
 
 
-def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_hessian_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that computes the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
-    _, compute = _make_energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
+    _, compute = _make_model_and_derivatives(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
@@ -319,7 +319,7 @@ def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], An
     return start_epoch
 
 
-def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
+def find_edges_and_triplets(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
     """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
 
     Unlike those, this function needs neither pyg-lib nor torch_sparse. It computes edges from all distances, and
@@ -339,7 +339,7 @@ def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
         return torch.stack([src, dst]), idx_ji[keep], idx_kj[keep]
 
 
-def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_batches_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that trains for an epoch; it returns the first losses, and the gradients for the first batch.
 
     The call raises RuntimeError if a program is compiled again for batches of other sizes.
@@ -356,7 +356,7 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
         if form != "pyg":
             return potential.energy_forces_stress(z, pos, of_atom, create_graph=True)[:2]
         pos.requires_grad_()
-        lists = make_pyg_graph(pos, of_atom)
+        lists = find_edges_and_triplets(pos, of_atom)
         return _compute_pyg_energy_forces(model, z, pos, 0.0, lists, of_atom, structures, True)
 
     def train_epoch() -> dict[str, Any]:
@@ -405,10 +405,10 @@ def _compute_gat_gradients(model: Any, x: Any, graph: Any, labels: Any) -> dict[
     h = x
     for layer in model[:-1]:
         h = elu(layer(h, graph))
-    return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
+    return _compute_loss_gradients(cross_entropy(model[-1](h, graph), labels), model)
 
 
-def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_gat_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
     import torch
 
@@ -423,7 +423,7 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return lambda: _compute_gat_gradients(model, x, graph, labels)
 
 
-def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_gat_batches_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that trains two attention layers, with self-loops and with different edges in each step.
 
     Each step copies its edges, so that no graph from an earlier call can be reused.
@@ -450,7 +450,7 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
     return train_batches
 
 
-def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
+def make_small_sums_call(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
     """Return a call that sums over a small graph: alone (None), with gradients (0), or twice per layer of a model."""
     import torch
 
@@ -470,17 +470,17 @@ def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int
             return agg_weighted_n2n(h, weight, graph).output_embedding
         return torch.zeros_like(x).index_add(0, dst, h.index_select(0, src) * weight[:, None])
 
-    def sum_in_layers() -> dict[str, Any]:
+    def compute_sums_or_gradients() -> dict[str, Any]:
         h = x if model else sum_messages(x)
         for layer in model:
             h = sum_messages(sum_messages(torch.tanh(layer(h))))
         if layers is None:
             return {"sums": h}
         if model:
-            return _compute_gradients(h.square().sum(), model)
+            return _compute_loss_gradients(h.square().sum(), model)
         return dict(zip(("x", "weight"), torch.autograd.grad(h, inputs, h.detach()), strict=True))
 
-    return sum_in_layers
+    return compute_sums_or_gradients
 
 
 def _make_contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
@@ -503,7 +503,7 @@ def _make_potential_programs(name: str, what: str, structure: str, **more: Any) 
     training = f"DimeNet++, loss on energies and forces of {what}, and its gradients for all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
-        for make in (make_energy_forces, make_force_training)
+        for make in (make_energy_forces_call, make_force_training_call)
     )
     return (
         Program(name, f"DimeNet++, energies and forces of {what}", forces, **more),
@@ -522,7 +522,7 @@ PROGRAMS = (
         Program(
             name=name,
             summary=summary,
-            contenders=_make_contenders(partial(make_small_sums, layers=layers), *EAGER_SUMS, ase=False),
+            contenders=_make_contenders(partial(make_small_sums_call, layers=layers), *EAGER_SUMS, ase=False),
             sizes={"num_nodes": 60, "num_edges": 180, "dim": 16},
         )
         for name, summary, layers in (
@@ -538,7 +538,7 @@ PROGRAMS = (
         Program(
             name="dimenet-molecule",
             summary=f"DimeNet++, energy and forces of {about}",
-            contenders=_make_contenders(partial(make_energy_forces, structure=name), *EAGER),
+            contenders=_make_contenders(partial(make_energy_forces_call, structure=name), *EAGER),
             sizes=WIDTHS,
         )
         for name, about in MOLECULES.items()
@@ -547,7 +547,7 @@ PROGRAMS = (
         Program(
             name=f"dimenet-{structure}-curvature-training",
             summary=f"DimeNet++, loss on a Hessian-vector product of {about}, and its gradients for all parameters",
-            contenders=_make_contenders(partial(make_hessian_training, structure=structure), *EAGER, COMPILED),
+            contenders=_make_contenders(partial(make_hessian_training_call, structure=structure), *EAGER, COMPILED),
             **more,
         )
         for structure, about, more in (
@@ -559,20 +559,20 @@ PROGRAMS = (
     Program(
         name="dimenet-ethanol-hessian",
         summary="DimeNet++, Hessian of ethanol (27 rows)",
-        contenders=_make_contenders(make_hessian, *EAGER, COMPILED),
+        contenders=_make_contenders(make_hessian_call, *EAGER, COMPILED),
         sizes=WIDTHS,
     ),
     Program(
         name="dimenet-batches-training",
         summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set, with neighbour search and Adam",
-        contenders=_make_contenders(make_batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
+        contenders=_make_contenders(make_batches_training_call, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
         sizes={"batches": 200, "molecules": 8, **WIDTHS},
         small={"batches": 4, **SMALL_BATCH},
     ),
     Program(
         name="gat-training",
         summary="three GATConv layers, a loss and its gradients with respect to all weights",
-        contenders=_make_contenders(make_gat_training, *GAT_CONVS, ase=False),
+        contenders=_make_contenders(make_gat_training_call, *GAT_CONVS, ase=False),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         terms=GAT["num_edges"],
@@ -581,7 +581,7 @@ PROGRAMS = (
         Program(
             name=f"gat-minibatches-{edges}",
             summary=f"two GATConv layers, {steps} training steps, each on a new graph of {edges:,} edges",
-            contenders=_make_contenders(make_gat_batches_training, *GAT_CONVS, ase=False),
+            contenders=_make_contenders(make_gat_batches_training_call, *GAT_CONVS, ase=False),
             sizes={"num_nodes": nodes, "num_edges": edges, "batches": steps, "num_heads": 4, "dim_head": 16},
             small={"num_nodes": 100, "num_edges": 400, "batches": 2},
             terms=edges,

@@ -33,7 +33,7 @@ class OriginalRelease:
     version: str
     package: str
 
-    def root(self) -> str:
+    def find_root(self) -> str:
         """Return the folder or wheel of the release; raise ContenderUnavailable if the version is not found."""
         folder = os.environ.get(VARIABLE)
         if folder:
@@ -51,7 +51,7 @@ class OriginalRelease:
         )
 
 
-def make_stand_in(name: str, **contents: Any) -> ModuleType:
+def make_stand_in_module(name: str, **contents: Any) -> ModuleType:
     """Return a module with the given contents, to replace a missing or unwanted module."""
     module = ModuleType(name)
     vars(module).update(contents)
@@ -65,9 +65,9 @@ def load_modules(
 
     The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` contains substitutes for modules.
     """
-    loaded = {name: make_stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
+    loaded = {name: make_stand_in_module(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:
-        loaded[name] = make_stand_in(name, __path__=[os.path.join(root, *name.split("."))])
+        loaded[name] = make_stand_in_module(name, __path__=[os.path.join(root, *name.split("."))])
     tops = {name.partition(".")[0] for name in loaded}
     before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
     for name in before:

@@ -38,7 +38,7 @@ def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], C
     workload, steps = case.workload, case.workload.steps
     (definition,) = workload.definitions
     function, second = forward(case, device), steps[-1].op.order == 2
-    fields = [[f.name for f in workload.fields(step) if f not in definition.auxiliary] for step in steps]
+    fields = [[f.name for f in workload.list_step_results(step) if f not in definition.auxiliary] for step in steps]
     leaves = {name for names in fields[1:] for name in names}
     t = {n: torch.tensor(a, device=device, requires_grad=n in leaves) for n, a in case.arrays.items()}
     inputs = [t[a.name] for a in definition.inputs if a.name in t]

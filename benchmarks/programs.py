@@ -50,7 +50,7 @@ class Program:
     terms: int = 0
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def contender_names(self) -> tuple[str, ...]:
         """Names of the contenders."""
         return tuple(self.contenders)
 
@@ -58,12 +58,12 @@ class Program:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
-    def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+    def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Return a contender's call; raise ContenderUnavailable if a required module is missing."""
         require_modules(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)
 
-    def about(self, name: str) -> str:
+    def describe_contender(self, name: str) -> str:
         """Return the description of a contender for the record."""
         return self.contenders[name].about
 

@@ -23,13 +23,13 @@ PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     """Write a record to a folder; return the path of the file."""
-    path = folder / f"{record_file_stem(record)}.json"
+    path = folder / f"{make_file_stem(record)}.json"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
 
 
-def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
+def _make_operator_entries(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
     """Return the record's entries for a workload of operators."""
     return {
         "steps": [
@@ -37,22 +37,22 @@ def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping
         ],
         "settings": dict(workload.settings),
         "layout": workload.layout,
-        "operations": workload.operations(result.sizes),
-        "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
-        "bound_s": result.bound(tops),
+        "operations": workload.count_operations(result.sizes),
+        "bytes": workload.count_bytes_moved(result.sizes, np.dtype(result.dtype)),
+        "bound_s": result.compute_least_seconds(tops),
     }
 
 
-def _record_contender(result: BenchmarkResult, name: str) -> dict[str, Any]:
+def _make_contender_entry(result: BenchmarkResult, name: str) -> dict[str, Any]:
     """Return the record's entry for a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
-    if about := workload.about(name):
+    if about := workload.describe_contender(name):
         entry["about"] = about
     if not m.seconds:
         return entry
     low, mid, high = m.quartiles
-    time, memory = result.ratios(name)
+    time, memory = result.compute_ratios_to_first(name)
     entry |= {
         "median_s": mid,
         "quartiles_s": [low, high],
@@ -63,11 +63,11 @@ def _record_contender(result: BenchmarkResult, name: str) -> dict[str, Any]:
         "memory_over_fast": memory,
     }
     if isinstance(workload, Workload):
-        entry["operations_per_s"] = result.rate(name)
+        entry["operations_per_s"] = result.compute_operation_rate(name)
     return entry
 
 
-def _record_result(result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
+def _make_result_entry(result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
     workload = result.workload
     return {
         "workload": workload.name,
@@ -75,10 +75,10 @@ def _record_result(result: BenchmarkResult, tops: Mapping[str, float]) -> dict[s
         "summary": workload.summary,
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
-        **(_record_operators(workload, result, tops) if isinstance(workload, Workload) else {}),
+        **(_make_operator_entries(workload, result, tops) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.other_share,
-        "contenders": {name: _record_contender(result, name) for name in result.measured},
+        "contenders": {name: _make_contender_entry(result, name) for name in result.measured},
     }
 
 
@@ -103,11 +103,11 @@ def make_record(
         "blas": f"{blas.get('name')} {blas.get('version')}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "ceilings": {"device" if options.device else "host": tops},
-        "results": [_record_result(r, tops) for r in results],
+        "results": [_make_result_entry(r, tops) for r in results],
     }
 
 
-def record_file_stem(record: Mapping[str, Any]) -> str:
+def make_file_stem(record: Mapping[str, Any]) -> str:
     """Return the file name without suffix: date, machine and number of processors (``2026-11-21-xeon-2core``)."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()

@@ -12,7 +12,7 @@ import numpy as np
 
 from trigraph import table
 from trigraph.benchmarks.device_workloads import DEVICE
-from trigraph.benchmarks.measure import ContenderJob, Measurement, make_on_device, time_alternately
+from trigraph.benchmarks.measure import ContenderJob, Measurement, make_call_on_device, time_alternately
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.workloads import Step, Workload
@@ -42,7 +42,7 @@ class Options:
 
     def select_contenders(self, workload: Workload | Program) -> list[str]:
         """Return the requested contenders."""
-        names = [n for n in workload.names if self.peers or not workload.is_peer(n)]
+        names = [n for n in workload.contender_names if self.peers or not workload.is_peer(n)]
         return [n for n in names if not self.contenders or n in self.contenders]
 
 
@@ -61,35 +61,35 @@ class BenchmarkResult:
     load: tuple[float, float]
     other_share: float | None
 
-    def ratios(self, contender: str) -> tuple[float | None, float | None]:
+    def compute_ratios_to_first(self, contender: str) -> tuple[float | None, float | None]:
         """Return a contender's time and peak memory relative to the first one, or None if either was not measured."""
-        own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.names[0]))
+        own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.contender_names[0]))
         if not (own.seconds and fast.seconds):
             return None, None
         memory = own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
         return own.median / fast.median, memory
 
-    def bound(self, tops: Mapping[str, float]) -> float:
+    def compute_least_seconds(self, tops: Mapping[str, float]) -> float:
         """Return a lower bound on the seconds of a run, from the peak rates of copies, operations and gathers."""
         if not isinstance(self.workload, Workload):
             return math.nan
         dtype = np.dtype(self.dtype)
         amounts = {
-            "copy": self.workload.bytes_moved(self.sizes, dtype),
-            self.dtype: self.workload.operations(self.sizes),
+            "copy": self.workload.count_bytes_moved(self.sizes, dtype),
+            self.dtype: self.workload.count_operations(self.sizes),
             "gather": evaluate(self.workload.gathered, self.sizes) * dtype.itemsize,
         }
         return max(amount / tops[name] for name, amount in amounts.items() if name in tops)
 
-    def rate(self, contender: str) -> float:
+    def compute_operation_rate(self, contender: str) -> float:
         """Return the operations per second, with operations counted by the table; NaN for a program."""
-        operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
+        operations = self.workload.count_operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
         return operations / self.measured[contender].median
 
-    def byte_rate(self, contender: str) -> float:
+    def compute_byte_rate(self, contender: str) -> float:
         """Return the bytes per second of inputs and outputs, each counted once; NaN for a program."""
         workload, dtype = self.workload, np.dtype(self.dtype)
-        nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
+        nbytes = workload.count_bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
         return nbytes / self.measured[contender].median
 
 
@@ -116,7 +116,7 @@ def make_operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, backends=("fortran", *DIRECT))
 
 
-def peer_tolerance(dtype: str, terms: int = 0) -> float:
+def compute_peer_tolerance(dtype: str, terms: int = 0) -> float:
     """Return the relative error (2-norm) above which a peer's results count as wrong.
 
     The limit bounds the rounding error of sequential sums, and depends on `terms` only above 40,000.
@@ -143,11 +143,11 @@ def measure_workload(
     run_sizes = sizes, workload.scale_sizes("tiny")
     jobs = {}
     for name in options.select_contenders(workload):
-        make, warm = (partial(workload.prepare, name, s, options.dtype) for s in run_sizes)
+        make, warm = (partial(workload.make_contender_call, name, s, options.dtype) for s in run_sizes)
         if options.device and isinstance(workload, Program):
-            make, warm = partial(make_on_device, make), partial(make_on_device, warm)
+            make, warm = partial(make_call_on_device, make), partial(make_call_on_device, warm)
         jobs[name] = ContenderJob(make, warm, options.device)
-    time_options = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
+    time_options = options.repeat, options.threads, compute_peer_tolerance(options.dtype, terms)
     attempts: list[BenchmarkResult] = []
     max_attempts = 1 if options.device else ATTEMPTS  # processor load hardly affects a device
     while not attempts or (len(attempts) < max_attempts and all((r.other_share or 0.0) > DISTURBED for r in attempts)):

@@ -21,27 +21,27 @@ SIZES = {
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
-def _make_csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+def _get_csr_arrays(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """Return the weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
 
-def make_sparse_product(case: Case) -> Call:
+def make_scipy_product_call(case: Case) -> Call:
     """Return a call that multiplies by a ``scipy.sparse`` matrix."""
     from scipy.sparse import csr_matrix
 
-    weight, indices, offsets, shape = _make_csr(case)
+    weight, indices, offsets, shape = _get_csr_arrays(case)
     matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
     return lambda: {OUT: matrix @ x}
 
 
-def make_sparse_convolution(case: Case, device: str) -> Call:
+def make_sparse_convolution_call(case: Case, device: str) -> Call:
     """Return a call that applies SimpleConv to a torch sparse matrix, and so uses torch's sparse product."""
     import torch
     from torch_geometric.nn import SimpleConv
 
-    weight, indices, offsets, shape = _make_csr(case)
+    weight, indices, offsets, shape = _get_csr_arrays(case)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that support for sparse matrices is in beta
         rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
@@ -50,7 +50,7 @@ def make_sparse_convolution(case: Case, device: str) -> Call:
     return lambda: {OUT: convolve((x, None), matrix)}
 
 
-def _make_edge_aggregate(case: Case, device: str) -> Callable[[Any, Any], Any]:
+def _make_pyg_sum_forward(case: Case, device: str) -> Callable[[Any, Any], Any]:
     """Return a function that sums embeddings times weights over the list of edges."""
     from torch_geometric.nn import SimpleConv
 
@@ -60,11 +60,13 @@ def _make_edge_aggregate(case: Case, device: str) -> Callable[[Any, Any], Any]:
 
 
 PRODUCTS = {
-    "scipy": Peer(make_sparse_product, "scipy.sparse.csr_matrix @ dense"),
-    **make_pyg_peers(make_sparse_convolution, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"),
+    "scipy": Peer(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense"),
+    **make_pyg_peers(
+        make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"
+    ),
 }
 GATHERS = make_pyg_peers(
-    partial(make_autograd_call, forward=_make_edge_aggregate), "PyTorch Geometric SimpleConv, autograd"
+    partial(make_autograd_call, forward=_make_pyg_sum_forward), "PyTorch Geometric SimpleConv, autograd"
 )
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(

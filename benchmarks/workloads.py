@@ -11,7 +11,7 @@ from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.benchmarks.programs import Call, require_modules
-from trigraph.checks import evaluate_shape, find_choice
+from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw_arrays
@@ -74,7 +74,7 @@ class Workload:
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def contender_names(self) -> tuple[str, ...]:
         """Return the names of the contenders on the host or the device; the first is the baseline."""
         peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
         return (*self.backends, *peers)
@@ -87,15 +87,15 @@ class Workload:
         }
         return {**self.sizes, **fewer}
 
-    def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
+    def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
         peer = self.peers.get(name)
         require_modules(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
         case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
-        return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
+        return make_backend_call(self, name, case) if peer is None else peer.make(case)
 
-    def about(self, name: str) -> str:
+    def describe_contender(self, name: str) -> str:
         """Return the record's description of a peer; "" for a backend."""
         return self.peers[name].about if name in self.peers else ""
 
@@ -108,43 +108,43 @@ class Workload:
         summary = "the same on a graph whose degrees follow a power law"
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
 
-    def operations(self, sizes: Mapping[str, int]) -> int:
+    def count_operations(self, sizes: Mapping[str, int]) -> int:
         """Return the floating-point operations of one run, as counted by the table."""
-        return sum(evaluate(s.operations or s.op.operations, sizes) for s in self.steps)
+        return sum(evaluate(s.operations or s.op.operation_count, sizes) for s in self.steps)
 
-    def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+    def count_bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Return the bytes of inputs and outputs of one run, each counted once, without index arrays."""
-        bindings = self.bound(sizes)
-        inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
+        bindings = self.bind_shape_symbols(sizes)
+        inputs = {self.make_array_key(s.op, a.name): a for s in self.steps for a in self.list_step_inputs(s)}
         inputs_bytes = sum(math.prod(evaluate_shape(a, bindings)) for a in inputs.values()) * dtype.itemsize
-        outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
+        outputs = (f for s in self.steps for f in self.list_step_results(s) if not f.index)
         return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
 
-    def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def bind_shape_symbols(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return everything on which shapes depend: sizes, has_<optional input>, and numbers for choices."""
         bindings = dict(sizes)
         for spec in self.definitions:
-            bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional}
+            bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional_names}
             choices = (a for a in spec.attributes if a.choices)
-            bindings |= {a.name: find_choice(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+            bindings |= {a.name: find_choice_index(a.choices, self.settings.get(a.name, a.default)) for a in choices}
         return bindings
 
     def is_absent(self, name: str) -> bool:
         """Return whether an input or graph object, or the cotangent of an input, is omitted."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
-    def arguments(self, step: Step) -> tuple[Array, ...]:
+    def list_step_inputs(self, step: Step) -> tuple[Array, ...]:
         """Return the input arrays of a step, except results of fwd, which come from an earlier step or are omitted."""
         inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
         return tuple(a for a in inputs if not self.is_absent(a.name))
 
-    def fields(self, step: Step) -> tuple[Array, ...]:
+    def list_step_results(self, step: Step) -> tuple[Array, ...]:
         """Return the arrays that a step returns with the workload's settings."""
         values = {a.name: None if self.is_absent(a.name) else a for a in step.op.definition.inputs}
-        returned = step.op.list_returned(values, self.bound({}))
+        returned = step.op.list_returned_fields(values, self.bind_shape_symbols({}))
         return tuple(f for f in step.fields if f in returned)
 
-    def key(self, op: Operator, name: str) -> str:
+    def make_array_key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a `Case`.
 
         Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
@@ -185,12 +185,12 @@ def _draw_arrays(
 
 def _list_attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return an operator's attributes: the given sizes, and choices and numbers from the settings or defaults."""
-    return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
+    return {a.name: sizes[a.name] if a.is_size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
 def _select_graphs(op: Operator, case: Case) -> dict[str, Any]:
     """Return the graph objects of an operator."""
-    return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
+    return {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
 
 
 def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
@@ -199,17 +199,19 @@ def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Arra
         forward = OPERATORS[f"{spec.name}_fwd"]
         keywords = _list_attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(forward, case)
         for kink in spec.kinks:
-            key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
+            key, values_of = workload.make_array_key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
             margin = 64 * np.finfo(target.dtype).eps
             while True:
-                inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
+                inputs = {a.name: case.arrays.get(workload.make_array_key(forward, a.name)) for a in spec.inputs}
                 values = values_of(**inputs, **keywords)
                 close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                again = _draw_arrays({key: wanted[key]}, workload.bound(case.sizes), target.dtype.name, rng)[key]
+                again = _draw_arrays(
+                    {key: wanted[key]}, workload.bind_shape_symbols(case.sizes), target.dtype.name, rng
+                )[key]
                 case.arrays[key] = target = target.copy()
                 target[rows] = again[rows]
 
@@ -220,7 +222,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     Near a kink, rounding can make the results of correct programs differ by a whole term.
     """
     rng = np.random.default_rng(0)
-    bindings = workload.bound(sizes)
+    bindings = workload.bind_shape_symbols(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
     graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](bindings, rng) if kinds else {}
     from_fwd = {name for s in workload.steps for name in s.from_steps}
@@ -228,8 +230,8 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
         inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.is_absent(a.name))
-        wanted |= {workload.key(forward, a.name): a for a in inputs}
-    wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
+        wanted |= {workload.make_array_key(forward, a.name): a for a in inputs}
+    wanted |= {workload.make_array_key(s.op, a.name): a for s in workload.steps for a in workload.list_step_inputs(s)}
     case = Case(workload, dict(sizes), _draw_arrays(wanted, bindings, dtype.name, rng), graphs)
     _redraw_near_kinks(workload, case, wanted, rng)
     return case
@@ -247,7 +249,7 @@ def convert_indices(case: Case, dtype: Any) -> Case:
     return replace(case, graphs={n: convert_graph(graph) for n, graph in case.graphs.items()})
 
 
-def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
+def make_backend_call(workload: Workload, backend: str, case: Case) -> Call:
     """Return a call that runs the steps by public functions, including checks; the case contains NumPy arrays.
 
     The call does not return arrays that are passed between steps.
@@ -258,18 +260,18 @@ def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
     between = {source for step in workload.steps for source in step.from_steps.values()}
     calls = []
     for step in workload.steps:
-        keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
+        keys = {a.name: workload.make_array_key(step.op, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
         values |= _list_attributes(workload, step.op, case.sizes) | _select_graphs(step.op, case)
-        values |= {"wrt": step.wrt} if step.op.selective else {}
+        values |= {"wrt": step.wrt} if step.op.accepts_wrt else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 
-    def run_front_door_steps() -> dict[str, Any]:
+    def call_public_functions() -> dict[str, Any]:
         results: dict[str, Any] = {}
         for step, function, values in calls:
             result = function(**values | {n: results[source] for n, source in step.from_steps.items()}, backend=backend)
-            for f in workload.fields(step):
-                results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
+            for f in workload.list_step_results(step):
+                results[f"{step.operator}.{f.name}"] = result if step.op.returns_array else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}
 
-    return run_front_door_steps
+    return call_public_functions

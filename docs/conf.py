@@ -19,9 +19,9 @@ REFERRED = re.compile(r"^\| `((?:trigraph|slopecheck)\.[\w.]+)` \|", re.M)
 EXAMPLES = HERE.parent / "examples"
 sys.path.append(str(HERE))
 import formulas  # noqa: E402
-from tables import TUTORIALS, filled  # noqa: E402
+from tables import TUTORIALS, fill_generated_parts  # noqa: E402
 
-API = filled((HERE / "api.md").read_text())
+API = fill_generated_parts((HERE / "api.md").read_text())
 LISTED = REFERRED.findall(API)
 
 project = "trigraph"
@@ -44,7 +44,7 @@ if find_spec("torch_geometric") is None:  # which tutorials need, where they are
     autodoc_mock_imports.append("torch_geometric")
 default_role = "py:obj"  # names in docstrings link to their pages
 autodoc_typehints = "none"  # docstrings say types in words
-autosummary_generate = False  # `list_reference` does it, since the names come from the operator table
+autosummary_generate = False  # `write_reference_pages` does it, since the names come from the operator table
 templates_path = ["templates"]
 html_theme = "furo"
 html_title = "trigraph"
@@ -77,7 +77,7 @@ BY_HAND = {
 }
 
 
-def list_reference(app):
+def write_reference_pages(app):
     """Write a page for each function and class that the reference lists, and remove those of names that are gone."""
     folder, listed = HERE / "reference", HERE / "_executed" / "api.rst"
     for each in (folder, listed.parent):
@@ -94,10 +94,10 @@ def list_reference(app):
         title = f"{name}\n{'=' * len(name)}"
         (folder / f"{name}.rst").write_text(f"{title}\n\n.. autoclass:: {name}{signature}\n   :members: forward\n")
     for name in of_jax:  # an import of JAX starts threads, which the forks of tutorials do not survive
-        (folder / f"{name}.rst").write_text(formulas.page_without_import(name))
+        (folder / f"{name}.rst").write_text(formulas.format_jax_page(name))
 
 
-def refer(app, docname, source):
+def link_names_in_tables(app, docname, source):
     """Write the tables of the reference, and make names in them and in those of operators links to their pages."""
     if docname == "operators":
         source[0] = re.sub(r"^\| `(\w+_(?:fwd|bwd\w*))` \|", r"| {py:obj}`\1 <trigraph.\1>` |", source[0], flags=re.M)
@@ -131,7 +131,7 @@ CONTENTS = {
 }
 
 
-def add_contents(app, docname, source):
+def append_toctrees(app, docname, source):
     """Append the lists of pages to the front page, and to that of checks."""
     of_page = {"index": CONTENTS, "verify-your-own": {"": ("derivatives", "calculators")}}
     for caption, pages in of_page.get(docname, {}).items():
@@ -148,7 +148,7 @@ ELSEWHERE["benchmarking"] = "benchmarks/README.md"
 PAGES_OF = ELSEWHERE | {"index": "README.md"}
 
 
-def read_elsewhere(app, docname, source):
+def include_files_and_fix_links(app, docname, source):
     """Put the text of a page of `ELSEWHERE` before what is there; links to such files become links to the pages."""
     pages = {(HERE.parent / file).resolve(): f"{name}.md" for name, file in PAGES_OF.items()}
     file = HERE / f"{docname}.md"
@@ -156,7 +156,7 @@ def read_elsewhere(app, docname, source):
         file = HERE.parent / ELSEWHERE[docname]
         source[0] = f"{file.read_text()}\n{source[0]}"
 
-    def link(match):
+    def replace_link_target(match):
         target = (file.parent / match[1]).resolve()
         if target == EXAMPLES or (target.parent == EXAMPLES and target.stem in TUTORIALS):
             return f"](tutorials/{'index' if target == EXAMPLES else target.stem}"
@@ -164,13 +164,13 @@ def read_elsewhere(app, docname, source):
         scheme = "path:" * (target.suffix == ".md" and target.parent != HERE)
         return f"]({pages.get(target, scheme + os.path.relpath(target, HERE))}"
 
-    source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
+    source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", replace_link_target, source[0])
 
 
-def set_breaks(app, pagename, templatename, context, doctree):
+def mark_breaks_and_columns(app, pagename, templatename, context, doctree):
     """Let names in titles and code break between their words, no line begin with a formula's comma; name columns."""
 
-    def breaking(match):
+    def add_word_breaks(match):
         return re.sub(r"((?<=[\w)])[._]|[a-z](?=[A-Z]))(?![^<]*>)", r"\1<wbr>", match[0])
 
     if "body" not in context:
@@ -178,53 +178,53 @@ def set_breaks(app, pagename, templatename, context, doctree):
     body = re.sub(
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
-    body = re.sub(r"<table.*?</table>", name_columns, body, flags=re.S)
-    body = re.sub(r'<(h1|span class="pre")>[^<]*', breaking, body)
+    body = re.sub(r"<table.*?</table>", label_table_cells, body, flags=re.S)
+    body = re.sub(r'<(h1|span class="pre")>[^<]*', add_word_breaks, body)
     body = re.sub(r'(<span class="pre">)(--?\w[\w-]*)', r'\1<span class="option">\2</span>', body)
     if pagename.startswith("reference/"):
         for page in filter(None, (context.get("next"), context.get("prev"))):
-            page["title"] = re.sub(".+", breaking, page["title"])
+            page["title"] = re.sub(".+", add_word_breaks, page["title"])
     context["body"] = body
 
 
-def name_columns(match):
+def label_table_cells(match):
     """Give every cell of a table the name of its column, which narrow screens show."""
     names = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r'<th class="head".*?</th>', match[0])]
     columns = cycle(names)
     return re.sub("<td", lambda _: f'<td data-column="{next(columns)}"', match[0]) if names else match[0]
 
 
-def skip_fields(app, what, name, obj, skip, options):
+def skip_namedtuple_fields(app, what, name, obj, skip, options):
     """Leave out fields of named tuples, which their classes describe."""
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
-def mathml(node, display):
+def convert_to_mathml(node, display):
     """Return a formula as MathML; `aligned`, which GitHub knows, is `align*` to the converter."""
     return convert(node.astext().replace("{aligned}", "{align*}"), display=display)
 
 
-def inline_formula(self, node):
+def write_inline_formula(self, node):
     """Write a formula within a line as MathML."""
-    self.body.append(mathml(node, "inline"))
+    self.body.append(convert_to_mathml(node, "inline"))
     raise nodes.SkipNode
 
 
-def displayed_formula(self, node):
+def write_displayed_formula(self, node):
     """Write a formula of its own as MathML, with its number."""
     number = f'<span class="eqno">({node["number"]})</span>' if node["number"] else ""
-    formula = f'<div class="formula">{mathml(node, "block")}</div>'
+    formula = f'<div class="formula">{convert_to_mathml(node, "block")}</div>'
     self.body.append(f"{self.starttag(node, 'div', CLASS='math')}{formula}{number}</div>")
     raise nodes.SkipNode
 
 
 def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
-    app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
-    app.connect("builder-inited", list_reference)
-    app.connect("autodoc-process-docstring", formulas.complete, priority=100)  # before numpydoc
-    app.connect("autodoc-skip-member", skip_fields)
-    app.connect("html-page-context", set_breaks)
-    app.connect("source-read", refer)
-    app.connect("source-read", add_contents)
-    app.connect("source-read", read_elsewhere)
+    app.add_html_math_renderer("mathml", (write_inline_formula, None), (write_displayed_formula, None))
+    app.connect("builder-inited", write_reference_pages)
+    app.connect("autodoc-process-docstring", formulas.complete_docstring, priority=100)  # before numpydoc
+    app.connect("autodoc-skip-member", skip_namedtuple_fields)
+    app.connect("html-page-context", mark_breaks_and_columns)
+    app.connect("source-read", link_names_in_tables)
+    app.connect("source-read", append_toctrees)
+    app.connect("source-read", include_files_and_fix_links)

@@ -20,10 +20,10 @@ MARKUP = re.compile(
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
 
-def _rst(text: str) -> str:
+def _convert_to_rst(text: str) -> str:
     """Return a passage as reStructuredText."""
 
-    def markup(match: re.Match[str]) -> str:
+    def convert_markup(match: re.Match[str]) -> str:
         kind = str(match.lastgroup)
         found = match[kind]
         if kind == "display":
@@ -31,10 +31,10 @@ def _rst(text: str) -> str:
         found = " ".join(found.split())
         return f"``{found}``" if kind == "code" else f":{kind}:`{found}`"
 
-    return MARKUP.sub(markup, text)
+    return MARKUP.sub(convert_markup, text)
 
 
-def formulas(order: int, *definitions: Definition) -> list[str]:
+def list_formula_lines(order: int, *definitions: Definition) -> list[str]:
     """Return the lines that say what operators compute: the formulas up to an order, which define its letters."""
     names = [f"{definition.name}_{suffix}" for definition in definitions for suffix in ORDERS[: order + 1]]
     passages = [PASSAGES[name] for name in (*names, *["third"] * (order == 3))]
@@ -43,10 +43,10 @@ def formulas(order: int, *definitions: Definition) -> list[str]:
     sums = any(definition.graph == "csc" for definition in definitions)
     letters = ["bars and dots"] * (order > 0) + ["sums over :math:`p`"] * sums
     explained = [f"Explained in :doc:`/maths`: {', '.join(letters)}."] if letters else []
-    return ["", *"\n\n".join([*map(_rst, passages), *explained]).splitlines(), ""]
+    return ["", *"\n\n".join([*map(_convert_to_rst, passages), *explained]).splitlines(), ""]
 
 
-def list_operators(name: str) -> tuple[int, list[Definition]]:
+def find_order_and_definitions(name: str) -> tuple[int, list[Definition]]:
     """Return the order and the definitions that a function or a layer of `trigraph` computes."""
     name = name.removeprefix("distributed.")
     if name in NAMED:
@@ -60,23 +60,23 @@ def list_operators(name: str) -> tuple[int, list[Definition]]:
     ]
 
 
-def complete(app, what, name, obj, options, lines):
+def complete_docstring(app, what, name, obj, options, lines):
     """Typeset the formula of an operator or of a layer, and link what a docstring names."""
-    if add_formulas(what, name, lines):
+    if add_formulas_and_links(what, name, lines):
         app.env.note_dependency(str(MATHS))
 
 
-def add_formulas(what: str, name: str, lines: list[str]) -> bool:
+def add_formulas_and_links(what: str, name: str, lines: list[str]) -> bool:
     """Do so for the lines of the docstring of a name; return whether it has a formula."""
     name = name.removeprefix("trigraph.")
-    order, definitions = list_operators(name)
+    order, definitions = find_order_and_definitions(name)
     if name in NAMED | OVER_FORMS:
         del lines[lines.index("Formula::") : lines.index("Parameters")]
     if definitions:
         if "Notes" not in lines:
             lines += ["", "Notes", "-----"]
         at = lines.index("Notes") + 2
-        lines[at:at] = formulas(order, *definitions)
+        lines[at:at] = list_formula_lines(order, *definitions)
     related = [f"torch.{definition.name}" for definition in definitions] if what == "class" else []
     related += [f"{d.name}_fwd" for d in DEFINITIONS if d.graph and GRAPHS[d.graph].type_name == name]
     if related:
@@ -85,12 +85,12 @@ def add_formulas(what: str, name: str, lines: list[str]) -> bool:
     return bool(definitions)
 
 
-def page_without_import(name: str) -> str:
+def format_jax_page(name: str) -> str:
     """Return the page of a function of `trigraph.jax`, as autodoc would write it if JAX were there."""
     module, _, own = name.rpartition(".")
     op = OPERATORS[f"{own}_fwd"]
     lines = jax_docstring(op).splitlines()
-    add_formulas("function", name, lines)
+    add_formulas_and_links("function", name, lines)
     text = textwrap.indent(str(SphinxDocString("\n".join(lines))), "   ")
     title = f"{name}\n{'=' * len(name)}"
     return f"{title}\n\n.. py:currentmodule:: {module}\n\n.. py:function:: {own}{op.signature}\n\n{text}"

@@ -36,7 +36,7 @@ GROUPS = {
 
 
 @cache
-def newest() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
+def load_newest_results() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
     """Return for each workload with a peer its newest result, by whether memory was kept, and the record's name."""
     results: dict[str, dict[bool, tuple[str, dict[str, Any]]]] = {}
     for path in sorted(RECORDS.glob("*.json")):
@@ -49,10 +49,10 @@ def newest() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
     return results
 
 
-def origins() -> list[tuple[str, str, str, str, str]]:
+def list_shown_records() -> list[tuple[str, str, str, str, str]]:
     """Return for each record that is shown its name, machine, date, commit and workloads."""
     shown: dict[str, list[str]] = {}
-    for workload, results in newest().items():
+    for workload, results in load_newest_results().items():
         for name, _ in results.values():
             shown.setdefault(name, []).append(f"`{workload}`")
     lines = []
@@ -65,25 +65,25 @@ def origins() -> list[tuple[str, str, str, str, str]]:
     return lines
 
 
-def ours(result: dict[str, Any]) -> dict[str, Any]:
+def get_trigraph_measurement(result: dict[str, Any]) -> dict[str, Any]:
     """Return what was measured of trigraph."""
     (measured,) = (result["contenders"][name] for name in OURS if name in result["contenders"])
     return measured
 
 
-def ratio(result: dict[str, Any], peer: str) -> float:
+def compute_speed_ratio(result: dict[str, Any], peer: str) -> float:
     """Return the peer's median over ours."""
-    return result["contenders"][peer]["median_s"] / ours(result)["median_s"]
+    return result["contenders"][peer]["median_s"] / get_trigraph_measurement(result)["median_s"]
 
 
-def _summary(workload: str) -> str:
+def _describe_workload(workload: str) -> str:
     """Return the description of a workload; "the same" refers to the workload of which it is a variant."""
     (text,) = (w.summary for w in WORKLOADS if w.name == workload)
     original = workload.removesuffix("-power-law")
-    return text if original == workload else text.replace("the same", _summary(original), 1)
+    return text if original == workload else text.replace("the same", _describe_workload(original), 1)
 
 
-class Row(NamedTuple):
+class PeerComparison(NamedTuple):
     """A workload beside a peer: ratios and seconds with memory kept and by default, None where not measured."""
 
     group: str
@@ -94,35 +94,38 @@ class Row(NamedTuple):
     seconds: tuple[float | None, float | None]  # of trigraph
 
 
-def rows() -> list[Row]:
+def list_peer_comparisons() -> list[PeerComparison]:
     """Return the lines of the table: by group, workload and peer, each the largest ratio with memory kept first.
 
     Those without such a ratio come last.
     """
-    lines: list[Row] = []
-    for workload, results in newest().items():
+    lines: list[PeerComparison] = []
+    for workload, results in load_newest_results().items():
         peers = {name: None for _, result in results.values() for name in result["contenders"] if name in PEERS}
         for peer in peers:
             measured = {kept: r for kept, (_, r) in results.items() if peer in r["contenders"]}
             ratios, seconds = (
                 tuple(of(measured[kept]) if kept in measured else None for kept in (True, False))
-                for of in (partial(ratio, peer=peer), lambda result: ours(result)["median_s"])
+                for of in (
+                    partial(compute_speed_ratio, peer=peer),
+                    lambda result: get_trigraph_measurement(result)["median_s"],
+                )
             )
             group = GROUPS[next(iter(results.values()))[1]["family"]]
-            lines.append(Row(group, workload, _summary(workload), PEERS[peer], ratios, seconds))
+            lines.append(PeerComparison(group, workload, _describe_workload(workload), PEERS[peer], ratios, seconds))
 
-    def order(kept: Iterable[Row]) -> tuple[bool, float]:
+    def compute_ratio_key(kept: Iterable[PeerComparison]) -> tuple[bool, float]:
         of = [row.ratios for row in kept]
         return all(ratios[0] is None for ratios in of), -max(ratios[0] or ratios[1] or 0.0 for ratios in of)
 
-    def key(row: Row) -> tuple[tuple[bool, float], ...]:
+    def compute_sort_key(row: PeerComparison) -> tuple[tuple[bool, float], ...]:
         return (
-            order(r for r in lines if r.group == row.group),
-            order(r for r in lines if r.workload == row.workload),
-            order([row]),
+            compute_ratio_key(r for r in lines if r.group == row.group),
+            compute_ratio_key(r for r in lines if r.workload == row.workload),
+            compute_ratio_key([row]),
         )
 
-    return sorted(lines, key=key)
+    return sorted(lines, key=compute_sort_key)
 
 
 # The lines of README's table, each with its workloads.
@@ -159,13 +162,13 @@ WORK = {
 }
 
 
-def speeds() -> list[tuple[str, list[float], list[float], set[str]]]:
+def summarise_fastest_peers() -> list[tuple[str, list[float], list[float], set[str]]]:
     """Return for each line of `WORK` our seconds, the ratios of the fastest peer, and the names of these peers.
 
     With memory kept, where that was measured.
     """
     best: dict[str, tuple[float, float, str]] = {}
-    for row in rows():
+    for row in list_peer_comparisons():
         at = 0 if row.ratios[0] else 1
         new = (row.ratios[at] or 0.0, row.seconds[at] or 0.0, row.peer)
         best[row.workload] = min(best.get(row.workload, new), new)

@@ -60,76 +60,77 @@ BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) ?(?P<words>[^>]*?) 
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     """Escape what Markdown would read as a column or as emphasis; code and words in bold are left alone."""
     return re.sub(r"`[^`]*`|\*\*[a-z ]+\*\*|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines) + "\n"
+    return "".join("| " + " | ".join(map(_escape_cell, line)) + " |\n" for line in lines) + "\n"
 
 
-def _shape(array: Array) -> str:
+def _format_shape(array: Array) -> str:
     dims = ", ".join(array.dims).replace(")*", ") * ")  # long products break at their spaces
     return f"`({dims}{',' if len(array.dims) == 1 else ''})`"
 
 
-def _returns(op: Operator) -> str:
-    if op.single:
+def _describe_result(op: Operator) -> str:
+    if op.returns_array:
         return f"the array `{op.fields[0].name}`"
     return f"`{result_type(op.name).__name__}({', '.join(f.name for f in op.fields)})`"
 
 
-def _degree(array: Array) -> str:
+def _format_degree(array: Array) -> str:
     return "" if array.degree is None else str(array.degree)
 
 
-def _values(attribute: Attribute) -> str:
+def _format_allowed_values(attribute: Attribute) -> str:
     if attribute.choices:
         return ", ".join(f"`{c!r}`" for c in attribute.choices)
     return "`float`" if attribute.real else "`int`"
 
 
-def _definition(spec: Definition) -> str:
+def _describe_definition(spec: Definition) -> str:
     """Return what a section says of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
     section = re.findall(r"^## (.*)$", MATHS[: MATHS.index(f"<!-- formula: {spec.name}_fwd")], re.M)[-1]
     anchor = re.sub(r"[^\w -]", "", section.lower()).replace(" ", "-")
     text = f"{spec.summary} Source: {spec.source} Formulas: [{section}](maths.md#{anchor}).\n\n"
-    text += _table(
-        ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
+    text += _format_table(
+        ("operator", "arguments", "returns"),
+        ((f"`{op.name}`", f"`{op.signature}`", _describe_result(op)) for op in ops),
     )
-    rows = [(f"`{a.name}`", "input", _shape(a), _degree(a), a.doc) for a in spec.inputs]
-    if ops[0].graph:
-        kind = ops[0].graph.type_name
-        rows += [(f"`{a.name}`", "graph", f"`{kind}`", "", a.doc) for a in ops[0].graph.arguments]
-    rows += [(f"`{a.name}`", "attribute", _values(a), "", a.doc) for a in spec.attributes]
-    rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
-    text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    operations = ((op.operations.replace("+", " + "), op.suffix) for op in ops)  # long sums break at their spaces
+    rows = [(f"`{a.name}`", "input", _format_shape(a), _format_degree(a), a.doc) for a in spec.inputs]
+    if ops[0].graph_kind:
+        kind = ops[0].graph_kind.type_name
+        rows += [(f"`{a.name}`", "graph", f"`{kind}`", "", a.doc) for a in ops[0].graph_kind.arguments]
+    rows += [(f"`{a.name}`", "attribute", _format_allowed_values(a), "", a.doc) for a in spec.attributes]
+    rows += [(f"`{a.name}`", "output", _format_shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
+    text += _format_table(("name", "", "shape", "degree", "meaning"), rows)
+    operations = ((op.operation_count.replace("+", " + "), op.suffix) for op in ops)  # long sums break at their spaces
     text += f"Floating-point operations: {', '.join(f'`{sum_}` ({order})' for sum_, order in operations)}.\n\n"
     for kink in spec.kinks:
         text += f"The operator is not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text
 
 
-def _symbols() -> str:
+def _tabulate_symbols() -> str:
     most = {n: f"{most} in `{d.name}`" for d in reversed(DEFINITIONS) for n, most in d.maxima}
     rows = ((f"`{n}`", s.doc, str(s.minimum), most.get(n, "")) for n, s in SYMBOLS.items())
-    return _table(("symbol", "counts", "at least", "at most"), rows)
+    return _format_table(("symbol", "counts", "at least", "at most"), rows)
 
 
-def _tolerances() -> str:
+def _tabulate_tolerances() -> str:
     rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *TOLERANCES_OF_ANY))
-    return _table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
+    return _format_table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
 
 
-def _pairs(names: tuple[str, str], texts: Mapping[str, str]) -> str:
-    return _table(names, ((f"`{name}`", text) for name, text in texts.items()))
+def _tabulate_texts(names: tuple[str, str], texts: Mapping[str, str]) -> str:
+    return _format_table(names, ((f"`{name}`", text) for name, text in texts.items()))
 
 
-def _summary(name: str) -> str:
+def _read_docstring_summary(name: str) -> str:
     """Return the first sentence of the docstring of an object, from its source if its module cannot be imported."""
     module, _, attribute = name.rpartition(".")
     try:
@@ -143,17 +144,17 @@ def _summary(name: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def _names(*names: str) -> str:
+def _tabulate_summaries(*names: str) -> str:
     """Return a table of functions and classes; each has a page of the site."""
-    return _table(("name", "what it is"), ((f"`{name}`", _summary(name)) for name in names))
+    return _format_table(("name", "what it is"), ((f"`{name}`", _read_docstring_summary(name)) for name in names))
 
 
-def _family(family: str) -> str:
+def _tabulate_family(family: str) -> str:
     names = [name for name, op in (NAMED | OVER_FORMS).items() if op.family == family]
-    return _names(*(f"trigraph.{name}" for name in names))
+    return _tabulate_summaries(*(f"trigraph.{name}" for name in names))
 
 
-def _module(module: str) -> str:
+def _tabulate_module(module: str) -> str:
     """Return a table of what a module exports, or of its operators, from their table."""
     of_operators = {
         "trigraph.torch": [(spec.name, spec.summary) for spec in DEFINITIONS],
@@ -161,87 +162,93 @@ def _module(module: str) -> str:
         "trigraph.distributed": [(name, summary(op)) for name, op in OPERATORS.items()],
     }
     if module in of_operators:
-        return _table(("name", "what it is"), ((f"`{module}.{name}`", text) for name, text in of_operators[module]))
-    return _names(*(f"{module}.{name}" for name in import_module(module).__all__))
+        return _format_table(
+            ("name", "what it is"), ((f"`{module}.{name}`", text) for name, text in of_operators[module])
+        )
+    return _tabulate_summaries(*(f"{module}.{name}" for name in import_module(module).__all__))
 
 
-def _benchmarks() -> str:
+def _tabulate_benchmarks() -> str:
     """Return the ratios of all records, the largest first, then the records that they come from."""
 
-    def number(value: float | None) -> str:
+    def format_number(value: float | None) -> str:
         return f"{float(f'{value:.2g}'):g}" if value else "–"
 
     header = ("workload", "peer", "memory kept", "default", "trigraph, ms")
     text = ""
-    for group, rows in groupby(records.rows(), lambda row: row.group):
+    for group, rows in groupby(records.list_peer_comparisons(), lambda row: row.group):
         lines, summaries = [], {}
         for row in rows:
-            milliseconds = number(1e3 * (row.seconds[0] or row.seconds[1] or 0))
+            milliseconds = format_number(1e3 * (row.seconds[0] or row.seconds[1] or 0))
             name = "" if row.workload in summaries else f"`{row.workload}`"
-            lines.append((name, row.peer, *map(number, row.ratios), milliseconds))
+            lines.append((name, row.peer, *map(format_number, row.ratios), milliseconds))
             summaries[row.workload] = row.summary
-        text += f"## {group}\n\n{_table(header, lines)}"
+        text += f"## {group}\n\n{_format_table(header, lines)}"
         text += "".join(f"- `{workload}`: {summary}\n" for workload, summary in summaries.items()) + "\n"
     origin = ("record", "machine", "date", "commit", "workloads")
-    return f"{text}## Records\n\n{_table(origin, records.origins())}"
+    return f"{text}## Records\n\n{_format_table(origin, records.list_shown_records())}"
 
 
-def _cases() -> str:
+def _tabulate_cases() -> str:
     rows = (
         (name, kind.remark or "nothing is special", "yes" * kind.differenced, "yes" * kind.called, "yes" * kind.batch)
         for name, kind in CASE_KINDS.items()
     )
-    return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "batch"), rows)
+    return _format_table(
+        ("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "batch"), rows
+    )
 
 
-def _speeds() -> str:
+def _tabulate_speeds() -> str:
     """Return how much longer the fastest other library takes, from all records."""
 
-    def numbers(values: Sequence[float]) -> str:
+    def format_range(values: Sequence[float]) -> str:
         return " to ".join(dict.fromkeys(f"{float(f'{value:.2g}'):g}" for value in (values[0], values[-1])))
 
     lines = [
-        (work, numbers([1e3 * s for s in seconds]), f"{numbers(ratios)} ({', '.join(sorted(peers))})")
-        for work, seconds, ratios, peers in records.speeds()
+        (work, format_range([1e3 * s for s in seconds]), f"{format_range(ratios)} ({', '.join(sorted(peers))})")
+        for work, seconds, ratios, peers in records.summarise_fastest_peers()
     ]
-    return _table(("work", "trigraph, ms", "speed relative to the fastest other library"), lines)
+    return _format_table(("work", "trigraph, ms", "speed relative to the fastest other library"), lines)
 
 
-def _mistakes(name: str) -> str:
+def _tabulate_mistakes(name: str) -> str:
     """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
     field = import_module("field")
     header = ("", "what is wrong", "`check_derivatives` fails in", "`gradcheck`", "`gradgradcheck`")
-    return _table(header, field.rows(getattr(field, name)))
+    return _format_table(header, field.rows(getattr(field, name)))
 
 
-def _verdicts(*names: str) -> str:
+def _tabulate_verdicts(*names: str) -> str:
     """Return the verdicts of ours, of torch and of JAX on the functions of modules of `field`, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
     import_module("jax").config.update("jax_enable_x64", True)
     header = ("functions", "judged by", "wrong: found", "undecided", "passed", "correct: passed", "undecided", "failed")
-    return _table(header, import_module("field.strangers").rows([import_module(f"field.{name}") for name in names]))
+    return _format_table(
+        header, import_module("field.strangers").rows([import_module(f"field.{name}") for name in names])
+    )
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
-    "benchmarks": _benchmarks,
-    "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_CHECKS),
-    "cases": _cases,
-    "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
-    "family": _family,
-    "function_kinds": partial(_pairs, ("check", "what must hold"), FUNCTION_CHECKS),
-    "kinds": partial(_pairs, ("kind", "compares"), CHECK_KINDS),
-    "module": _module,
-    "names": _names,
-    "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),
-    "report_keys": partial(_pairs, ("key", "what it holds"), KEYS),
-    "speeds": _speeds,
-    "symbols": _symbols,
-    "tolerances": _tolerances,
+    "benchmarks": _tabulate_benchmarks,
+    "calculator_kinds": partial(_tabulate_texts, ("kind", "compares"), CALCULATOR_CHECKS),
+    "cases": _tabulate_cases,
+    "definition": lambda name: _describe_definition(next(spec for spec in DEFINITIONS if spec.name == name)),
+    "family": _tabulate_family,
+    "function_kinds": partial(_tabulate_texts, ("check", "what must hold"), FUNCTION_CHECKS),
+    "kinds": partial(_tabulate_texts, ("kind", "compares"), CHECK_KINDS),
+    "module": _tabulate_module,
+    "names": _tabulate_summaries,
+    "report_columns": partial(_tabulate_texts, ("column of `checks`", "what it holds"), COLUMNS),
+    "report_keys": partial(_tabulate_texts, ("key", "what it holds"), KEYS),
+    "speeds": _tabulate_speeds,
+    "symbols": _tabulate_symbols,
+    "tolerances": _tabulate_tolerances,
 }
 
 
-def _program(name: str) -> str:
+def _run_program(name: str) -> str:
     """Run a program of the repository; return what it prints, as Markdown, and keep the pictures that it writes."""
     with TemporaryDirectory() as folder:
         command = [sys.executable, HERE.parent / name]
@@ -251,7 +258,7 @@ def _program(name: str) -> str:
     return f"```text\n$ python {name}\n{done.stdout}```\n" if name.startswith("examples") else done.stdout
 
 
-def _printed(commands: str, folder: str = "") -> str:
+def _run_commands(commands: str, folder: str = "") -> str:
     """Run commands; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with TemporaryDirectory() as own:
@@ -267,10 +274,10 @@ def _printed(commands: str, folder: str = "") -> str:
 
 
 SLOW: dict[str, Callable[..., str]] = {
-    "mistakes": _mistakes,
-    "printed": _printed,
-    "program": _program,
-    "verdicts": _verdicts,
+    "mistakes": _tabulate_mistakes,
+    "printed": _run_commands,
+    "program": _run_program,
+    "verdicts": _tabulate_verdicts,
 }
 
 
@@ -279,10 +286,10 @@ def tutorial_order(name: str) -> int:
     return TUTORIALS.index(Path(name).stem)
 
 
-def filled(page: str, slow: bool = False) -> str:
+def fill_generated_parts(page: str, slow: bool = False) -> str:
     """Return the text of a page with its generated parts as they should be; those of `SLOW` only if `slow`."""
 
-    def block(match: re.Match[str]) -> str:
+    def replace_block(match: re.Match[str]) -> str:
         name, words = match["name"], match["words"].split()
         if name in SLOW and not slow:
             return match[0]
@@ -290,7 +297,7 @@ def filled(page: str, slow: bool = False) -> str:
             words = [COMMANDS.findall(page[: match.start()])[-1], *words]
         return f"{match['begin']}\n{(BLOCKS | SLOW)[name](*words).strip()}\n\n{match['end']}"
 
-    return BLOCK.sub(block, page)
+    return BLOCK.sub(replace_block, page)
 
 
 def main(*arguments: str) -> None:
@@ -298,7 +305,7 @@ def main(*arguments: str) -> None:
     pages = (path for path in sorted(HERE.glob("*.md")) if path.name != "api.md")
     for path in (HERE.parent / "README.md", HERE.parent / "slopecheck" / "README.md", *pages):
         text = path.read_text()
-        new = filled(text, "--slow" in arguments)
+        new = fill_generated_parts(text, "--slow" in arguments)
         if new != text:
             print(f"{path.name} has changed")
             path.write_text(new)

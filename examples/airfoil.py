@@ -34,7 +34,7 @@ torch.manual_seed(0)
 # three sides are edges in the file. Linear finite elements on this mesh generate the training data.
 
 
-class TriangleMesh:
+class FiniteElementMesh:
     """Linear finite elements on triangles, with u = 0 on the boundary."""
 
     def __init__(self, grid):
@@ -52,7 +52,7 @@ class TriangleMesh:
         stiffness = sparse.csc_matrix((stiffness.ravel(), (rows, columns)), shape=(n, n))
         self.factors = splu(stiffness[self.inside][:, self.inside])
 
-    def solve(self, f):
+    def solve_poisson(self, f):
         """Return the solution u for each row of f."""
         u = np.zeros_like(f)
         u[:, self.inside] = self.factors.solve((self.mass @ f.T)[self.inside]).T
@@ -64,8 +64,8 @@ with np.load(str(files("trigraph.verification") / "data" / "airfoil.npz")) as da
     has_edge = sparse.csr_matrix((np.ones(len(data["indices"]), bool), data["indices"], data["offsets"])).toarray()
 triangles = Delaunay(points).simplices
 triangles = triangles[has_edge[triangles, np.roll(triangles, 1, axis=1)].all(axis=1)]
-mesh = TriangleMesh(Triangulation(*points.T, triangles))
-fine = TriangleMesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
+mesh = FiniteElementMesh(Triangulation(*points.T, triangles))
+fine = FiniteElementMesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
 boundary_points = points[mesh.boundary]
 airfoil_tree = cKDTree(boundary_points[np.linalg.norm(boundary_points, axis=1) < RADIUS / 2])
 print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle was cut into four")
@@ -139,7 +139,7 @@ class KernelSolver(torch.nn.Module):
 # Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the squared relative error.
 
 f = RandomBumps(200).evaluate_at(mesh.points)
-u = mesh.solve(f)
+u = mesh.solve_poisson(f)
 solver = KernelSolver(float(u.std()))
 optimizer = torch.optim.Adam(solver.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)
@@ -161,7 +161,7 @@ for _ in range(STEPS):
 
 test_bumps, errors = RandomBumps(TESTS), []
 for test_mesh in (mesh, fine):
-    expected = test_mesh.solve(test_bumps.evaluate_at(test_mesh.points))
+    expected = test_mesh.solve_poisson(test_bumps.evaluate_at(test_mesh.points))
     pieces = np.array_split(np.arange(len(test_mesh.points)), 8)
     with torch.no_grad():
         got = torch.cat(

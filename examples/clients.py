@@ -28,7 +28,7 @@ edge_index = erdos_renyi_graph(500, 0.02)
 x = torch.randn(500, 16, requires_grad=True)
 
 
-def compute_two_gradients():
+def compute_output_and_gradients():
     """Return the output, the gradient of its sum of squares, and the gradient of that gradient's sum of squares."""
     y = model(x, edge_index)
     (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
@@ -36,7 +36,7 @@ def compute_two_gradients():
     return {"output": y.detach(), "gradient": first.detach(), "second derivative": second}
 
 
-before = compute_two_gradients()
+before = compute_output_and_gradients()
 
 # %%
 # Convert
@@ -45,7 +45,7 @@ before = compute_two_gradients()
 
 conversion = convert(model)
 print(conversion)
-after = compute_two_gradients()
+after = compute_output_and_gradients()
 
 # %%
 # Agreement

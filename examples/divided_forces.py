@@ -24,7 +24,7 @@ COMM = MPI.COMM_WORLD
 CUTOFF = 4.0  # in angstrom
 
 
-def label_slab(repeats, seed):
+def make_labelled_slab(repeats, seed):
     """Return a rattled copper slab with some gold atoms, and the forces on its atoms in eV / Angstrom."""
     atoms = fcc111("Cu", (2 * repeats, 3 * repeats, 3), vacuum=6.0)
     atoms.numbers[:: repeats + 3] = 79
@@ -45,7 +45,7 @@ def label_slab(repeats, seed):
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1))
 def main(repeats, steps, seed):
     """Fit the forces of a slab."""
-    atoms, expected = label_slab(repeats, seed)
+    atoms, expected = make_labelled_slab(repeats, seed)
     graph, _, offset, _ = EdgeGraph.from_ase(atoms, CUTOFF)
     owner = owners.bisection(atoms.positions, COMM.size)
     neighbors = nn.DividedNeighbors.divide(graph, offset, COMM, owner)

@@ -76,11 +76,11 @@ def fit_operator_layer():
     def squared_error(p):
         return ((apply_gno_layer(p, features, coords, graph, width) - target) ** 2).mean()
 
-    def descend_gradient(p, _):
+    def take_gradient_step(p, _):
         value, gradient = jax.value_and_grad(squared_error)(p)
         return jax.tree.map(lambda w, g: w - 0.02 * g, p, gradient), value
 
-    _, losses = jax.jit(lambda p: jax.lax.scan(descend_gradient, p, None, length=200))(params)
+    _, losses = jax.jit(lambda p: jax.lax.scan(take_gradient_step, p, None, length=200))(params)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     assert losses[-1] < losses[0] / 2
 

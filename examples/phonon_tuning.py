@@ -36,7 +36,7 @@ torch.manual_seed(0)
 # cells of eight atoms.
 
 
-def make_batch(geometry):
+def draw_labelled_batch(geometry):
     """Return displaced structures and the tensors of their batch: the model's arguments, energies and forces."""
     structures = []
     for gold in (0.0, 0.125, 0.375, 0.5):
@@ -48,23 +48,23 @@ def make_batch(geometry):
         structures.append(atoms)
     z = torch.tensor(np.concatenate([a.numbers for a in structures]))
     pos, forces = (
-        make_batch_tensor([a.positions for a in structures]),
-        make_batch_tensor([a.get_forces() for a in structures]),
+        concatenate_to_tensor([a.positions for a in structures]),
+        concatenate_to_tensor([a.get_forces() for a in structures]),
     )
-    cell = None if geometry == "cluster" else make_batch_tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
+    cell = None if geometry == "cluster" else concatenate_to_tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
     neighbors = model.neighbors(pos, torch.arange(4).repeat_interleave(len(pos) // 4), cell)
     energy = torch.tensor([a.get_potential_energy() for a in structures], dtype=torch.float32)
     return structures, (z, pos), {"cell": cell, "neighbors": neighbors}, energy, forces
 
 
-def make_batch_tensor(arrays):
+def concatenate_to_tensor(arrays):
     """Concatenate the arrays of several structures into one float32 tensor."""
     return torch.tensor(np.concatenate(arrays), dtype=torch.float32)
 
 
 model = DimeNetPlusPlus(16, 1, 1, 8, 4, 16, 5, 6, cutoff=4.0, num_output_layers=2)
-clusters, crystals = ([make_batch(kind) for _ in range(BATCHES)] for kind in ("cluster", "crystal"))
-held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
+clusters, crystals = ([draw_labelled_batch(kind) for _ in range(BATCHES)] for kind in ("cluster", "crystal"))
+held_out = {kind: draw_labelled_batch(kind) for kind in ("cluster", "crystal")}
 
 # %%
 # The loss
@@ -73,7 +73,7 @@ held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 # columns are exact, and ``create_graph=True`` makes them differentiable.
 
 
-def emt_hessian_column(atoms, direction, step=0.01):
+def compute_emt_hessian_product(atoms, direction, step=0.01):
     """Return the product of EMT's Hessian with a direction, computed by central differences of forces."""
     forces = []
     for sign in (-1, 1):
@@ -91,19 +91,21 @@ def unit_displacement(atoms, atom, axis):
     return direction
 
 
-def compute_force_loss(batch):
+def compute_energy_force_loss(batch):
     """Return the loss for the energies per atom and the forces of clusters."""
     _, atoms, periodic, energy, forces = batch
     found = model.energy_forces_stress(*atoms, **periodic, create_graph=True)
     return ((found.energy - energy) / 13).square().mean() + (found.forces - forces).square().mean()
 
 
-def compute_column_loss(batch):
+def compute_hessian_column_loss(batch):
     """Return the mean squared error of a random column of each structure's Hessian."""
     structures, (z, pos), periodic, *_ = batch
     directions = [unit_displacement(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
-    expected = make_batch_tensor([emt_hessian_column(*pair) for pair in zip(structures, directions, strict=True)])
-    found = model.hessian_vector_product(z, pos, make_batch_tensor(directions), **periodic, create_graph=True)
+    expected = concatenate_to_tensor(
+        [compute_emt_hessian_product(*pair) for pair in zip(structures, directions, strict=True)]
+    )
+    found = model.hessian_vector_product(z, pos, concatenate_to_tensor(directions), **periodic, create_graph=True)
     return (found - expected).square().mean()
 
 
@@ -112,9 +114,9 @@ def train_model(steps, rate, weight):
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
-        loss = compute_force_loss(clusters[step % BATCHES])
+        loss = compute_energy_force_loss(clusters[step % BATCHES])
         if weight:
-            loss = loss + weight * compute_column_loss(crystals[step % BATCHES])
+            loss = loss + weight * compute_hessian_column_loss(crystals[step % BATCHES])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
@@ -137,7 +139,7 @@ def emt_hessian_rows(supercell, atoms):
     """Return rows of EMT's Hessian."""
     return np.array(
         [
-            [emt_hessian_column(supercell, unit_displacement(supercell, atom, axis)) for axis in range(3)]
+            [compute_emt_hessian_product(supercell, unit_displacement(supercell, atom, axis)) for axis in range(3)]
             for atom in atoms
         ]
     )
@@ -175,7 +177,7 @@ expected = {name: phonon_frequencies(emt_hessian_rows, *crystal) for name, cryst
 assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable in EMT
 
 
-def report_errors(title):
+def compute_and_report_errors(title):
     """Print the root mean square errors; return the frequencies of both crystals and their errors."""
     found = {name: phonon_frequencies(model_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
     errors = {name: np.sqrt(np.square(found[name] - expected[name]).mean()) for name in CRYSTALS}
@@ -194,13 +196,13 @@ def report_errors(title):
 # so that the model does not forget them.
 
 train_model(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
-before, errors = report_errors("trained on forces")
+before, errors = compute_and_report_errors("trained on forces")
 trained = copy.deepcopy(model.state_dict())
 train_model(STEPS, rate=3e-3, weight=0.0)
-report_errors("more steps without columns")
+compute_and_report_errors("more steps without columns")
 model.load_state_dict(trained)
 train_model(STEPS, rate=3e-3, weight=0.5)
-after, tuned = report_errors("steps with columns")
+after, tuned = compute_and_report_errors("steps with columns")
 for name in CRYSTALS:
     print(f"{name}: the error of frequencies fell by a factor of {errors[name] / tuned[name]:.1f}")
     assert errors[name] > FACTOR * tuned[name]

@@ -7,7 +7,7 @@ import torch
 from torch_geometric.nn import GATConv
 
 
-def list_positions(graph):
+def list_sources_destinations_rows(graph):
     """Return the source, destination and edge row of each position of a graph, as tensors."""
     offsets, indices, edge_ids = (torch.tensor(a).long() for a in (graph.offsets, graph.indices, graph.edge_ids))
     return indices, torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff()), edge_ids
@@ -44,7 +44,7 @@ def gatconv(
         names.append("att_edge")
         conv.lin_edge = torch.nn.Identity()
     attention = attention_weights.view(len(names), 1, num_heads, width // num_heads)
-    src, dst, rows = list_positions(graph)
+    src, dst, rows = list_sources_destinations_rows(graph)
     edges = None if edge_embedding is None else edge_embedding[rows]
     inputs = ((src_embedding, dst_embedding), torch.stack([src, dst]), edges)
     return torch.func.functional_call(conv, dict(zip(names, attention, strict=True)), inputs)
@@ -54,7 +54,7 @@ def weighted_sum(embedding, edge_weight, graph, op, mean_by):
     """Return the weighted sum of source rows over the in-edges of each node."""
     if op != "sum":
         raise NotImplementedError(op)
-    src, dst, rows = list_positions(graph)
+    src, dst, rows = list_sources_destinations_rows(graph)
     messages = embedding[src]
     if edge_weight is not None:
         messages = edge_weight[rows][:, None] * messages

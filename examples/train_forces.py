@@ -33,7 +33,7 @@ torch.manual_seed(0)
 # have a standard deviation between 0.02 and 0.2 Å.
 
 
-def draw_structure(cluster):
+def draw_labelled_structure(cluster):
     """Return a labelled cluster or slab."""
     share = rng.random()
     spacing = (1 - share) * SPACING[29] + share * SPACING[79]
@@ -44,7 +44,7 @@ def draw_structure(cluster):
     return atoms
 
 
-structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
+structures = [draw_labelled_structure(i % 2 == 1) for i in range(STRUCTURES)]
 num_train = STRUCTURES - STRUCTURES // 5  # hold out the last fifth of the structures
 
 # %%
@@ -90,7 +90,7 @@ def compute_energies_and_forces(batch, create_graph=False):
     return computed.energy / size, computed.forces
 
 
-def compute_errors():
+def compute_held_out_errors():
     """Return the root mean square errors of held-out energies (meV/atom) and force components (meV/Å)."""
     pairs = [(compute_energies_and_forces(batch), batch[-2:]) for batch in held_out]
     differences = [torch.cat([(got[k] - expected[k]).flatten() for got, expected in pairs]) for k in (0, 1)]
@@ -99,7 +99,7 @@ def compute_errors():
 
 optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
-history = [compute_errors()]
+history = [compute_held_out_errors()]
 for _ in range(EPOCHS):
     for i in torch.randperm(len(train)).tolist():
         (energy, forces), (energy_true, forces_true) = (
@@ -112,7 +112,7 @@ for _ in range(EPOCHS):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
     schedule.step()
-    history.append(compute_errors())
+    history.append(compute_held_out_errors())
 print("held-out structures, before and after training:")
 print(f"energy {history[0][0]:.1f} and {history[-1][0]:.1f} meV/atom")
 print(f"forces {history[0][1]:.0f} and {history[-1][1]:.0f} meV/Å")

@@ -3,7 +3,7 @@
 Functions have the names and signatures of the operator table. They do not check arguments; `trigraph.X` does.
 """
 
-from trigraph.fortran.binding import make_functions
+from trigraph.fortran.binding import make_backend_functions
 from trigraph.fortran.levels import fast_module
 
-globals().update(make_functions("fast", fast_module))
+globals().update(make_backend_functions("fast", fast_module))

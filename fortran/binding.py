@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 from trigraph import table
-from trigraph.checks import skip_checks
+from trigraph.checks import make_unchecked_function
 from trigraph.fortran.memory import LEAST, empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
-from trigraph.fortran.threads import threads_for
+from trigraph.fortran.threads import choose_num_threads
 from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
 LARGEST_SIZE = 2**31 - 1
@@ -36,15 +36,15 @@ class _ShimCall:
     def __init__(self, op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> None:
         self.op, self.shims, self.load = op, shims, load
         self.first = next(a.name for a in op.arguments if not a.nullable)
-        self.presence = shims.presence(op)
-        self.graph = shims.graph_arrays(op)
-        self.arguments = shims.arguments(op)
+        self.presence = shims.list_optional_arguments(op)
+        self.graph = shims.list_graph_arrays(op)
+        self.arguments = shims.select_arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
-        self.work_and_shapes = ", ".join([op.operations, *shapes])
+        self.work_and_shapes = ", ".join([op.operation_count, *shapes])
         # Arrays are passed flat; only the judge's arrays keep an axis, for the components hi, lo and scale of a number.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
-        of_graph = op.graph is not None and len(shims.indices) > 1  # the shim depends on the dtype of the graph
+        of_graph = op.graph_kind is not None and len(shims.indices) > 1  # the shim depends on the dtype of the graph
         self.index: np.dtype[Any] | None = None if of_graph else np.dtype(np.int64)
 
     def execute(
@@ -61,7 +61,7 @@ class _ShimCall:
             name = op.definition.symbols[numbers.index(max(numbers))]
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST_SIZE}")
         real = REALS[values[self.first].dtype.itemsize]
-        graph: list[Any] = op.graph.find_all(self.graph, values) if op.graph is not None else []
+        graph: list[Any] = op.graph_kind.find_attributes(self.graph, values) if op.graph_kind is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
         work, *shapes = cast(Any, evaluate(self.work_and_shapes, sizes))
         outputs, smallest = [], min(numbers)
@@ -74,20 +74,20 @@ class _ShimCall:
             allocate: Any = np.empty if written < POOLED_SIZE else empty
             outputs.append(out[f.name] if f.name in out else allocate(parts + shape, index if f.index else real))
         if smallest > 0:
-            arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
+            arguments: list[Any] = [choose_num_threads(work)] if self.shims.threads else []
             module = self.load()
             arguments += numbers
             arguments += [values[n] is not None for n in self.presence]
-            arguments += [sizes[n] for n in op.choices]
-            arguments += [values[n] for n in op.numbers]
+            arguments += [sizes[n] for n in op.choice_names]
+            arguments += [values[n] for n in op.real_attribute_names]
             # Graph arrays are None if an optional graph is absent; so is reverse_edge if reverse edges are ambiguous.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
             inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
             inputs = [self.make_placeholder(a, values, sizes, index, real) if v is None else v for a, v in inputs]
             arguments += [a.reshape(self.input_shape).T for a in inputs]
-            if op.selective:
+            if op.accepts_wrt:
                 arguments += [f.name in wanted for f in op.fields]
-            name = f"{op.name}_f{8 * real.itemsize}" + f"_i{8 * index.itemsize}" * (op.graph is not None)
+            name = f"{op.name}_f{8 * real.itemsize}" + f"_i{8 * index.itemsize}" * (op.graph_kind is not None)
             arguments += [a.reshape(*parts, -1).T for a, parts in zip(outputs, self.output_parts, strict=True)]
             if getattr(module, name)(*arguments) != 0:
                 refused = module.refused_bytes()
@@ -97,7 +97,7 @@ class _ShimCall:
             # No shim is called, because f2py rejects empty arrays. Every sum is empty: outputs are 0, and indices -1.
             for f, array in zip(op.fields, outputs, strict=True):
                 array[...] = -1 if f.index else 0
-        if op.single:
+        if op.returns_array:
             return outputs[0]
         named = zip(op.fields, outputs, strict=True)
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
@@ -110,7 +110,7 @@ class _ShimCall:
         return np.zeros(self.shims.input_parts + ((1,) if absent else evaluate_shape(a, sizes)), dtypes[not a.index])
 
 
-def make_functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
+def make_backend_functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
     """Return a dictionary of the functions of a backend, which calls one set of shims (a key of `SHIM_SETS`).
 
     It contains one function for each operator of the table, and `execute`, which every backend provides. The arguments
@@ -119,11 +119,11 @@ def make_functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Calla
     extension module; it is called each time the module is needed.
     """
     shims = SHIM_SETS[name]
-    operators = shims.operators(table)
+    operators = shims.select_operators(table)
     shim_calls = {name: _ShimCall(op, shims, load) for name, op in operators.items()}
 
     def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
         return shim_calls[op.name].execute(values, sizes, wanted, out)
 
     lead = len(shims.input_parts)
-    return {"execute": execute, **{op.name: skip_checks(op, execute, lead) for op in operators.values()}}
+    return {"execute": execute, **{op.name: make_unchecked_function(op, execute, lead) for op in operators.values()}}

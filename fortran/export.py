@@ -103,18 +103,18 @@ real(qp)). `trigraph_choices` names the values of choices, `trigraph_graphs` bui
 """
 
 
-def _run_program(program: str, *arguments: object) -> None:
+def _run_python(program: str, *arguments: object) -> None:
     subprocess.run([sys.executable, program, *map(str, arguments)], check=True)
 
 
-def _expand(template: Path, out: Path, vector_bytes: int) -> None:
+def _expand_template(template: Path, out: Path, vector_bytes: int) -> None:
     """Expand a template. Lines of C are not folded, because fypp inserts Fortran's ampersands."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
-    _run_program("-m", "fypp", *where, *folding, template, out)
+    _run_python("-m", "fypp", *where, *folding, template, out)
 
 
-def _templates() -> dict[str, Path]:
+def _list_templates() -> dict[str, Path]:
     """Return the templates, keyed by the name of the expanded file."""
     templates = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
     for path in sorted((SOURCES / "fast").glob("*.fypp")):
@@ -123,17 +123,17 @@ def _templates() -> dict[str, Path]:
     return templates | {"graphs.f90": SOURCES / "common" / "graphs.fypp"}
 
 
-def contents(vector_bytes: int) -> dict[str, str]:
+def generate_files(vector_bytes: int) -> dict[str, str]:
     """Return the contents of all files, keyed by relative path."""
     texts = {name: (SOURCES / where / name).read_text("utf-8") for where, names in PLAIN.items() for name in names}
     texts["interface.c"] = "#define ONE_LEVEL\n" + texts["interface.c"]
     with tempfile.TemporaryDirectory() as place:
-        for name, template in _templates().items():
-            _expand(template, Path(place, name), vector_bytes)
+        for name, template in _list_templates().items():
+            _expand_template(template, Path(place, name), vector_bytes)
         for what, name in (("fast", "fast_shims.f90"), ("cases", "xla_cases.inc")):
-            _run_program(str(SOURCES / "shims.py"), what, Path(place, name))
+            _run_python(str(SOURCES / "shims.py"), what, Path(place, name))
         texts |= {path.name: path.read_text("utf-8") for path in sorted(Path(place).iterdir())}
-    texts |= interface.contents(texts["graphs.f90"])
+    texts |= interface.generate_files(texts["graphs.f90"])
     header = texts.pop("trigraph.h")
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
     values = {
@@ -149,7 +149,7 @@ def contents(vector_bytes: int) -> dict[str, str]:
     }
 
 
-def write(folder: Path, vector_bytes: int) -> None:
+def write_sources(folder: Path, vector_bytes: int) -> None:
     """Write sources, C header, build files and README into a new or empty folder.
 
     `vector_bytes` is the width of the processor's vector registers: 64 for ``-march=x86-64-v4``, 32 for
@@ -164,7 +164,7 @@ def write(folder: Path, vector_bytes: int) -> None:
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # fails, if fypp is missing, before any file is written
 
-    files = contents(vector_bytes)
+    files = generate_files(vector_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} has files; expected a new or empty folder")

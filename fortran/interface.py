@@ -21,8 +21,8 @@ if __name__ == "__main__":  # the package cannot be imported during the build
     shims.load_table()
 
 from trigraph.fortran import calls
-from trigraph.fortran.calls import EXPORTED, c_name, instances
-from trigraph.fortran.shims import INDICES, SHIM_SETS, Order, order_arguments, wrap_arguments
+from trigraph.fortran.calls import EXPORTED, list_kind_pairs, name_c_function
+from trigraph.fortran.shims import INDICES, SHIM_SETS, ArgumentOrder, order_arguments, wrap_arguments
 from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
@@ -82,104 +82,110 @@ const char *trigraph_get_cpu_level(void);
 """
 
 
-def c_expression(expression: str, number: str = "double") -> str:
+def write_c_expression(expression: str, number: str = "double") -> str:
     """Convert an expression of the table to C. ``x**flag`` selects x or 1. Names are cast to `number`."""
     operators = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Eq: "==", ast.Gt: ">", ast.And: "&&", ast.Or: "||"}
 
-    def text(node: ast.expr) -> str:
+    def write_node(node: ast.expr) -> str:
         if isinstance(node, ast.BinOp):
-            left, right = text(node.left), text(node.right)
-            return f"({right} ? {left} : 1)" if isinstance(node.op, ast.Pow) else f"({left} {sign(node.op)} {right})"
+            left, right = write_node(node.left), write_node(node.right)
+            return (
+                f"({right} ? {left} : 1)"
+                if isinstance(node.op, ast.Pow)
+                else f"({left} {find_c_operator(node.op)} {right})"
+            )
         if isinstance(node, ast.Compare):
-            return f"({text(node.left)} {sign(node.ops[0])} {text(node.comparators[0])})"
+            return f"({write_node(node.left)} {find_c_operator(node.ops[0])} {write_node(node.comparators[0])})"
         if isinstance(node, ast.BoolOp):
-            return "(" + f" {sign(node.op)} ".join(map(text, node.values)) + ")"
+            return "(" + f" {find_c_operator(node.op)} ".join(map(write_node, node.values)) + ")"
         return ast.unparse(node) if isinstance(node, ast.Constant) else f"({number}){ast.unparse(node)}"
 
-    def sign(node: Any) -> str:
+    def find_c_operator(node: Any) -> str:
         return operators[type(node)]
 
-    return text(ast.parse(expression, mode="eval").body)
+    return write_node(ast.parse(expression, mode="eval").body)
 
 
-def count_written(op: Operator, wanted: str = "want_{}") -> str:
+def write_output_count(op: Operator, wanted: str = "want_{}") -> str:
     """Return a C expression for the number of elements written; `wanted` is the format of the flag of a field."""
     terms = []
     for f in op.fields:
-        conditions = [wanted.format(f.name)] if op.selective else []
+        conditions = [wanted.format(f.name)] if op.accepts_wrt else []
         conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
-        conditions += [c_expression(f.when)] if f.when else []
-        size = " * ".join(map(c_expression, f.dims))
+        conditions += [write_c_expression(f.when)] if f.when else []
+        size = " * ".join(map(write_c_expression, f.dims))
         terms.append(f"({' && '.join(conditions)} ? {size} : 0)" if conditions else size)
     return " + ".join(terms)
 
 
-def _prototype(name: str, arguments: list[str]) -> str:
+def _write_prototype(name: str, arguments: list[str]) -> str:
     return wrap_arguments(f"int {name}", arguments, "").replace("&\n    & ", "\n    ").rstrip("\n")
 
 
-def _c_head(op: Operator, real: str, index: str | None) -> str:
+def _write_function_head(op: Operator, real: str, index: str | None) -> str:
     order, whole = order_arguments(op, FAST), C_TYPES[index or "i64"]
     named = [f"int {n}" for n in (*order.threads, *order.dims)] + [f"double {n}" for n in order.numbers]
     named += [f"const {whole} *{a}" for a in order.graph]
     named += [f"const {whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.inputs]
     named += [f"int {w}" for w in order.wants]
     named += [f"{whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.outputs]
-    return _prototype(c_name(op, real, index), named)
+    return _write_prototype(name_c_function(op, real, index), named)
 
 
-def _list_number_conditions(op: Operator, order: Order) -> Iterator[str]:
+def _list_out_of_range_conditions(op: Operator, order: ArgumentOrder) -> Iterator[str]:
     """Yield C conditions that are true if a size, a choice or a number is out of range."""
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for n in order.dims:
-        symbol = op.definition.symbol(n) if n in op.definition.symbols else None
+        symbol = op.definition.get_limited_symbol(n) if n in op.definition.symbols else None
         most = choices[n] - 1 if n in choices else symbol.maximum if symbol else None
         yield f"{n} < {symbol.minimum if symbol else 0}" + ("" if most is None else f" || {n} > {most}")
     yield from (f"!({n} >= 0 && {n} <= DBL_MAX)" for n in order.numbers)
 
 
-def find_owner(op: Operator, array: str) -> str:
+def find_owning_graph(op: Operator, array: str) -> str:
     """Return the name of the graph argument that contains an array."""
-    return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
+    return op.graph_kind.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph_kind else ""
 
 
-def _require_arrays(op: Operator, array: str) -> list[str]:
+def _list_need_conditions(op: Operator, array: str) -> list[str]:
     """Return the C condition under which a graph array is needed, as a list that is empty if it is always needed."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
 
 
-def _list_addresses(op: Operator, order: Order) -> Iterator[str]:
+def _list_addresses(op: Operator, order: ArgumentOrder) -> Iterator[str]:
     """Yield the address that is passed for each argument; absent arrays are passed as `&none`, not NULL."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
-    conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
+    conditions: dict[str, list[str]] = {n: _list_need_conditions(op, n) for n in order.graph}
     for n in order.graph:
-        conditions[n] += [f"has_{find_owner(op, n)}"] * (f"has_{find_owner(op, n)}" in order.dims)
+        conditions[n] += [f"has_{find_owning_graph(op, n)}"] * (f"has_{find_owning_graph(op, n)}" in order.dims)
     for n in order.inputs:
         conditions[n] = [f"has_{o}" for o in {n, re.sub("^g+_", "", n)} if f"has_{o}" in order.dims]
     for f in op.fields:
-        wanted = [f"want_{f.name}"] if op.selective else [c_expression(f.when)] if f.when else []
+        wanted = [f"want_{f.name}"] if op.accepts_wrt else [write_c_expression(f.when)] if f.when else []
         conditions[f"out_{f.name}"] = wanted
 
-    def address(name: str) -> str:
+    def write_address(name: str) -> str:
         return f"{conditions[name][0]} ? (void *){name} : &none" if conditions[name] else f"(void *){name}"
 
-    yield from map(address, (*order.graph, *order.inputs))
+    yield from map(write_address, (*order.graph, *order.inputs))
     yield from (f"&{n}" for n in order.wants)
-    yield from map(address, order.outputs)
+    yield from map(write_address, order.outputs)
 
 
-def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
+def _list_graph_conditions(op: Operator, order: ArgumentOrder, index: str) -> Iterator[str]:
     """Yield C conditions that are true if the graph arrays are valid."""
-    kind = op.graph
+    kind = op.graph_kind
     if kind is None:
         return
     lengths = [*kind.forward, *kind.fast, *kind.reverse]
     for place, (n, length) in enumerate(lengths):
         if n not in order.graph:
             continue
-        owner = find_owner(op, n)
-        condition = [f"!has_{owner}"] if owner in kind.optional else [f"!({c})" for c in _require_arrays(op, n)]
+        owner = find_owning_graph(op, n)
+        condition = (
+            [f"!has_{owner}"] if owner in kind.optional_names else [f"!({c})" for c in _list_need_conditions(op, n)]
+        )
         if length.endswith("+1"):
             check = f"rises_{index}({n}, {length.removesuffix('+1')}, {lengths[place + 1][1]})"
         else:
@@ -191,29 +197,29 @@ def _write_function(op: Operator, real: str, index: str | None, number: int) -> 
     """Return the source of the C function that calls the procedure with this number."""
     order, whole = order_arguments(op, FAST), INDEX_TYPES[index or "i64"]
     addresses = ",\n        ".join(_list_addresses(op, order))
-    refused = " || ".join(_list_number_conditions(op, order))
+    refused = " || ".join(_list_out_of_range_conditions(op, order))
     lines = [f"if (num_threads < 0 || {refused})", "    return TRIGRAPH_WRONG_NUMBER;"]
-    if conditions := list(_graph(op, order, whole)):
+    if conditions := list(_list_graph_conditions(op, order, whole)):
         lines += [f"if (!trusted && !(({') && ('.join(conditions)})))", "    return TRIGRAPH_WRONG_GRAPH;"]
     for n in (a.name for a in op.index_arguments if a.name in order.inputs):
         lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
     lines += [
         "if (num_threads == 0)",
-        f"    num_threads = choose_num_threads({c_expression(op.operations)} + {count_written(op)});",
+        f"    num_threads = choose_num_threads({write_c_expression(op.operation_count)} + {write_output_count(op)});",
     ]
     lines += ["int64_t none = -1;  /* stands for absent arrays: an index, or NaN */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"
     ]
     arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
     lines.append(f"return call_procedure({number}, p, {len(order.names)}, {arrays});")
-    return f"{_c_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
+    return f"{_write_function_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
 
 
 def _write_functions() -> str:
     """Return a file that is included twice: first for the names of the procedures, then for the C functions."""
-    each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
-    names = [c_name(*one).removeprefix("trigraph_") for one in each]
+    each = [(op, *instance) for op in EXPORTED.values() for instance in list_kind_pairs(op)]
+    names = [name_c_function(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
     return text + "".join(_write_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
 
@@ -242,23 +248,23 @@ def _write_header(graphs: str) -> str:
             array = named.get(n) or next(f for f in op.fields if f"out_{f.name}" == n)
             lines.append(f"{n} ({', '.join(array.dims)}): {array.doc}")
         text += "/* " + "\n   ".join(lines) + " */\n"
-        text += "".join(f"{_c_head(op, *instance)};\n" for instance in instances(op)) + "\n"
+        text += "".join(f"{_write_function_head(op, *instance)};\n" for instance in list_kind_pairs(op)) + "\n"
     named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _name_choices())
     text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
     text += "/* Status of functions that build or check graph arrays: 0, or the first error. */\nenum {\n"
     for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
         text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
-    return text + f"}};\n{_c_graphs(graphs)[1]}\n#ifdef __cplusplus\n}}\n#endif\n#endif\n"
+    return text + f"}};\n{_write_graph_functions(graphs)[1]}\n#ifdef __cplusplus\n}}\n#endif\n#endif\n"
 
 
-class Declared(NamedTuple):
+class DeclaredArgument(NamedTuple):
     """Declaration of an argument of a procedure."""
 
     is_array: bool
     written: bool
 
 
-def parse_declarations(source: str, procedure: str) -> dict[str, Declared]:
+def parse_declarations(source: str, procedure: str) -> dict[str, DeclaredArgument]:
     """Return the arguments of a procedure of trigraph_graphs, keyed by name, in order."""
     text = re.sub(r"&\s*\n\s*&", "", source)
     match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
@@ -266,11 +272,11 @@ def parse_declarations(source: str, procedure: str) -> dict[str, Declared]:
     declared = {}
     for intent, names in re.findall(r"^ *\S.*, intent\((\w+)\).* :: (.*)", match[2], re.MULTILINE):
         for name in re.split(r",(?![^()]*\))", names):
-            declared[name.partition("(")[0].strip()] = Declared("(" in name, intent != "in")
+            declared[name.partition("(")[0].strip()] = DeclaredArgument("(" in name, intent != "in")
     return {name: declared[name] for name in re.split(r",\s*", match[1].strip())}
 
 
-def _c_graphs(source: str) -> tuple[str, str]:
+def _write_graph_functions(source: str) -> tuple[str, str]:
     """Return the Fortran source of the bind(C) functions that build and check graphs, and their C prototypes."""
     functions = prototypes = ""
     for procedure in FLAT_PROCEDURES:
@@ -289,18 +295,18 @@ def _c_graphs(source: str) -> tuple[str, str]:
             functions += wrap_arguments(f"call {procedure}_{index}", [*declared, "status"]) + f"end function {name}\n\n"
             const = {a: "" if d.written else "const " for a, d in declared.items()}
             typed = {a: f"{const[a]}{C_TYPES[index]} *{a}" if d.is_array else f"int {a}" for a, d in declared.items()}
-            prototypes += _prototype(name, [*typed.values()]) + ";\n"
+            prototypes += _write_prototype(name, [*typed.values()]) + ";\n"
     return functions, prototypes
 
 
-def contents(graphs: str) -> dict[str, str]:
+def generate_files(graphs: str) -> dict[str, str]:
     """Return the contents of all files, keyed by name; `graphs` is the source of trigraph_graphs."""
     files = {
         "trigraph.h": _write_header(graphs),
         "interface.inc": _write_functions(),
-        "graphs_c.f90": _c_graphs(graphs)[0],
+        "graphs_c.f90": _write_graph_functions(graphs)[0],
     }
-    files |= {"choices.f90": _write_choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
+    files |= {"choices.f90": _write_choices(), **{f"{f}_calls.f90": calls.write_module(f) for f in FAMILIES}}
     return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
 
 
@@ -308,7 +314,7 @@ def main() -> None:
     """Run the command line that meson uses."""
     what, *arguments = sys.argv[1:]
     if what == "write":
-        for name, text in contents(Path(arguments[0]).read_text("utf-8")).items():
+        for name, text in generate_files(Path(arguments[0]).read_text("utf-8")).items():
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments

@@ -10,18 +10,18 @@ from types import ModuleType
 
 import numpy as np
 
-from trigraph.fortran.binding import make_functions
+from trigraph.fortran.binding import make_backend_functions
 
 
-def _module() -> ModuleType:
+def _load_judge_module() -> ModuleType:
     return importlib.import_module("trigraph.fortran._judge")
 
 
-FUNCTIONS = make_functions("judge", _module)
+FUNCTIONS = make_backend_functions("judge", _load_judge_module)
 globals().update(FUNCTIONS)
 
 
-def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
+def make_exact_pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
     """Return ``values + step * direction`` without rounding, as a pair of shape (2, ...), by Knuth's two-sum.
 
     The step must be a power of two, so that its product with the direction is exact.
@@ -34,11 +34,11 @@ def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = N
         return np.stack([hi, np.where(np.isfinite(hi), (x - (hi - part)) + (y - part), 0)])
 
 
-def dot(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+def compute_dot_and_scale(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
     """Return hi, lo and scale of ``sum(a * b)``, computed in real128 from the pairs `a` and `b`."""
     total = np.zeros(3)
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"dot: shapes {a.shape[1:]} and {b.shape[1:]} differ")
     if a.size:
-        _module().dot(a.reshape(2, -1).T, b.reshape(2, -1).T, total)
+        _load_judge_module().dot(a.reshape(2, -1).T, b.reshape(2, -1).T, total)
     return float(total[0]), float(total[1]), float(total[2])

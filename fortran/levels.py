@@ -48,7 +48,7 @@ def list_runnable_levels() -> tuple[str, ...]:
     return tuple(level for level in levels if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
 
 
-def _share_openmp() -> None:
+def _load_torch_openmp() -> None:
     """Make the fast path use PyTorch's OpenMP library if PyTorch is installed, even if it is not imported.
 
     With two OpenMP libraries in a process, the waiting threads of one library occupy the processors that the other
@@ -63,13 +63,13 @@ def _share_openmp() -> None:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
-def _end_threads() -> None:
+def _end_openmp_threads() -> None:
     """End the OpenMP threads that are waiting for work from this thread; the next call starts new threads.
 
         Only the forking thread exists in a forked child. OpenMP in the child would assume that the other threads still
     exist, and hang in the first parallel operation, even one of torch, which shares the library. The function is looked
-    up in the same order as the symbols of the fast path: globally loaded libraries first (see `_share_openmp`). A build
-    without OpenMP neither contains nor needs this function.
+    up in the same order as the symbols of the fast path: globally loaded libraries first (see `_load_torch_openmp`). A
+    build without OpenMP neither contains nor needs this function.
     """
     if _chosen is not None:
         hard = 2  # value of omp_pause_hard in OpenMP 5.0
@@ -80,15 +80,15 @@ def _end_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_end_threads)
+    os.register_at_fork(before=_end_openmp_threads)
 
 
-def _load(level: str, origin: str) -> ModuleType:
+def _load_fast_module(level: str, origin: str) -> ModuleType:
     if level not in list_runnable_levels():
         raise ValueError(
             f"{origin} is {level!r}; expected one of {', '.join(list_runnable_levels())}, which this processor can run"
         )
-    _share_openmp()
+    _load_torch_openmp()
     return importlib.import_module(f"trigraph.fortran._fast_{level}")
 
 
@@ -105,7 +105,7 @@ def fast_module() -> ModuleType:
                 f"trigraph.fortran: no build of the fast path is installed that this processor can run; built are "
                 f"{built or 'none'}. Build from source on this machine, or with -Csetup-args=-Dcpu_levels=v2,v3,v4"
             )
-        _chosen = _load(os.environ.get(ENVIRONMENT) or list_runnable_levels()[-1], ENVIRONMENT)
+        _chosen = _load_fast_module(os.environ.get(ENVIRONMENT) or list_runnable_levels()[-1], ENVIRONMENT)
     return _chosen
 
 
@@ -146,12 +146,12 @@ def set_cpu_level(level: str) -> None:
     global _chosen
     if not isinstance(level, str):
         raise TypeError(f"set_cpu_level: level is a {type(level).__name__}; expected a string")
-    _chosen = _load(level, "set_cpu_level: level")
+    _chosen = _load_fast_module(level, "set_cpu_level: level")
     for follow in SETTINGS_CALLBACKS:
         follow()
 
 
-def torch_operators() -> tuple[str, str]:
+def describe_torch_operators() -> tuple[str, str]:
     """Return the language of `trigraph.torch`'s CPU operators ("C++" or "Python"), and the reason if it is Python.
 
     The C++ operators call torch's stable interface, which exists since torch 2.9.

@@ -42,7 +42,7 @@ class _Block(NamedTuple):
 
 
 @dataclass
-class Blocks:
+class BlockPool:
     """Pool of blocks of at most `kept` bytes in total.
 
         There is no lock: in a forked process, the lock might be held by a thread that no longer exists, and a signal
@@ -59,7 +59,7 @@ class Blocks:
         size = math.prod(shape) * dtype.itemsize
         if not LEAST <= size <= self.kept:
             return np.empty(shape, dtype)
-        block = self._find(size) or self._make(size)
+        block = self._take_free_block(size) or self._allocate_block(size)
         if block is None:
             return np.empty(shape, dtype)
         memory, length, address, _ = block
@@ -67,11 +67,11 @@ class Blocks:
         self.blocks.append(_Block(memory, length, address, weakref.ref(lease)))
         return np.asarray(lease)
 
-    def _free(self) -> list[_Block]:
+    def _list_free_blocks(self) -> list[_Block]:
         """Return the blocks that no result uses. The list is copied because other threads may change it."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
-    def _remove(self, block: _Block) -> bool:
+    def _remove_block(self, block: _Block) -> bool:
         """Remove a block from the list; return whether it was still there."""
         try:
             self.blocks.remove(block)
@@ -79,7 +79,7 @@ class Blocks:
             return False
         return True
 
-    def _find(self, size: int) -> _Block | None:
+    def _take_free_block(self, size: int) -> _Block | None:
         """Remove and return the smallest free block that fits, or None."""
         most = LARGEST_RATIO * size
         while True:
@@ -87,26 +87,26 @@ class Blocks:
             for block in list(self.blocks):
                 if size <= block.size <= most and (found is None or block.size < found.size) and block.lease() is None:
                     found = block
-            if found is None or self._remove(found):
+            if found is None or self._remove_block(found):
                 return found
 
-    def _make(self, size: int) -> _Block | None:
+    def _allocate_block(self, size: int) -> _Block | None:
         """Allocate a block, freeing unused blocks if necessary; return None if the blocks in use exhaust the pool."""
         total = sum([b.size for b in list(self.blocks)]) + size
-        for block in self._free():
+        for block in self._list_free_blocks():
             if total <= self.kept:
                 break
-            if self._remove(block):
+            if self._remove_block(block):
                 total -= block.size
         if total > self.kept:
             return None
         try:
-            memory = _map(size)
+            memory = _map_private_memory(size)
         except OSError:
-            for block in self._free():
-                self._remove(block)
+            for block in self._list_free_blocks():
+                self._remove_block(block)
             try:
-                memory = _map(size)
+                memory = _map_private_memory(size)
             except OSError as error:
                 raise MemoryError(f"the system has no {size} bytes for a result: {error.strerror}") from None
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -115,13 +115,13 @@ class Blocks:
         return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 
 
-def _map(size: int) -> mmap.mmap:
+def _map_private_memory(size: int) -> mmap.mmap:
     """Map private memory, so that a forked process does not share results with its parent."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 # Cached memory, but no cached values: a block is selected by size, and reused only if no array or view refers to it.
-_blocks = Blocks(KEPT)
+_blocks = BlockPool(KEPT)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -15,48 +15,48 @@ from typing import Any
 
 
 @cache  # safe to cache, because the result depends only on the source files of the table
-def _table() -> ModuleType:
+def _load_operator_table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
 
-def write_expression(node: ast.expr) -> str:
+def write_fortran_expression(node: ast.expr) -> str:
     """Convert an expression to Fortran; ``x**flag`` selects x or 1, because any nonzero flag is true."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return f"merge(1, {write_expression(node.left)}, {write_expression(node.right)} == 0)"
+        return f"merge(1, {write_fortran_expression(node.left)}, {write_fortran_expression(node.right)} == 0)"
     return ast.unparse(node).replace(" * ", "*")
 
 
-def _product(factors: list[str]) -> str:
+def _write_product(factors: list[str]) -> str:
     """Return the product of factors, with parentheses around sums."""
     return "*".join(f"({f})" if " + " in f and len(factors) > 1 else f for f in factors)
 
 
-def _factors(axis: str) -> list[str]:
+def _split_factors(axis: str) -> list[str]:
     """Return the factors of an axis, slowest first."""
 
-    def split(node: ast.expr) -> list[str]:
+    def split_product(node: ast.expr) -> list[str]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            return split(node.left) + split(node.right)
-        return [write_expression(node)]
+            return split_product(node.left) + split_product(node.right)
+        return [write_fortran_expression(node)]
 
-    return split(ast.parse(axis, mode="eval").body)
+    return split_product(ast.parse(axis, mode="eval").body)
 
 
-def _shape(array: Any, split: Collection[str]) -> list[str]:
+def _write_dimensions(array: Any, split: Collection[str]) -> list[str]:
     """Return the dimensions of an array, fastest first.
 
     An array named in `split` has one dimension for each factor of its shape. Any other array is a matrix: the last
     dimension is the slowest factor (the number of entities), and the first is the product of all other factors.
     """
-    slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
-    faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
-    return [*faster, _product([slowest, f"has_{array.name}"] if array.optional else [slowest])]
+    slowest, *axes = [factor for axis in array.dims for factor in _split_factors(axis)]
+    faster = axes[::-1] if array.name in split else [_write_product(axes[::-1])] if axes else []
+    return [*faster, _write_product([slowest, f"has_{array.name}"] if array.optional else [slowest])]
 
 
-def _length(kind: Any, name: str, length: str) -> str:
+def _write_graph_array_length(kind: Any, name: str, length: str) -> str:
     """Return the length of a graph array as an expression that is 0 if its optional graph is absent."""
     argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
-    return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
+    return _write_product([*_split_factors(length), *([f"has_{argument}"] if argument in kind.optional_names else [])])
 
 
 def describe_operator(
@@ -86,23 +86,26 @@ def describe_operator(
         only for some choices, and ``back`` can be passed to first derivatives of the fast path; and the entries of
         `own`.
     """
-    op, shapes = _table().OPERATORS[f"{name}_bwd"], shapes or {}
+    op, shapes = _load_operator_table().OPERATORS[f"{name}_bwd"], shapes or {}
     spec = op.definition
-    returns = [a.name for a in spec.auxiliary if a.when in spec.requests]
+    returns = [a.name for a in spec.auxiliary if a.when in spec.request_names]
 
     def arrays(group: tuple[Any, ...]) -> dict[str, list[str]]:
-        return {a.name.lower(): shapes.get(a.name, _shape(a, split)) for a in group}
+        return {a.name.lower(): shapes.get(a.name, _write_dimensions(a, split)) for a in group}
 
     def lengths(group: str) -> dict[str, str]:
-        return {n: shapes.get(n, _length(op.graph, n, length)) for n, length in getattr(op.graph, group, ())}
+        return {
+            n: shapes.get(n, _write_graph_array_length(op.graph_kind, n, length))
+            for n, length in getattr(op.graph_kind, group, ())
+        }
 
     return {
         "name": name,
-        "scalars": ", ".join([*spec.symbols, *(f"has_{n}" for n in spec.optional)]),
-        "choices": list(op.choices),
-        "numbers": list(op.numbers),
+        "scalars": ", ".join([*spec.symbols, *(f"has_{n}" for n in spec.optional_names)]),
+        "choices": list(op.choice_names),
+        "numbers": list(op.real_attribute_names),
         "graph": lengths("forward"),
-        "direct": list(op.graph.direct) if op.graph else [],
+        "direct": list(op.graph_kind.direct) if op.graph_kind else [],
         "fast": lengths("fast"),
         "reverse": lengths("reverse"),
         "inputs": arrays(spec.inputs),
@@ -118,7 +121,7 @@ def describe_operator(
 
 def find_choice_index(definition: str, attribute: str, choice: str) -> int:
     """Return the index of a choice of an attribute, ignoring case and underscores."""
-    (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
+    (entry,) = (a for a in _load_operator_table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
     return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
 

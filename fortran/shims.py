@@ -44,25 +44,25 @@ class ShimSet(NamedTuple):
     fast: bool = False
     extra: tuple[str, ...] = ()  # sources of additional subroutines in the module
 
-    def operators(self, table: Any) -> dict[str, Any]:
+    def select_operators(self, table: Any) -> dict[str, Any]:
         """Return the operators that have shims, keyed by name; `table` is the module `trigraph.table`."""
-        own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.has_third)}
+        own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.has_native_bwd3)}
         return table.OPERATORS | own
 
-    def arguments(self, op: Any) -> tuple[Any, ...]:
+    def select_arguments(self, op: Any) -> tuple[Any, ...]:
         """Return the array arguments of an operator that its shim accepts."""
         auxiliary = [a.name for a in op.definition.auxiliary]
         return tuple(a for a in op.arguments if not a.given_back or (self.fast and a.name in auxiliary))
 
-    def presence(self, op: Any) -> tuple[str, ...]:
+    def list_optional_arguments(self, op: Any) -> tuple[str, ...]:
         """Return the names of the optional arguments, each of which has a presence flag ``has_...``."""
-        return (*op.definition.optional, *(a.name for a in self.arguments(op) if a.given_back))
+        return (*op.definition.optional_names, *(a.name for a in self.select_arguments(op) if a.given_back))
 
-    def graph_arrays(self, op: Any) -> list[str]:
+    def list_graph_arrays(self, op: Any) -> list[str]:
         """Return the names of the graph arrays in argument order."""
-        if op.graph is None:
+        if op.graph_kind is None:
             return []
-        kind = op.graph
+        kind = op.graph_kind
         if not self.fast:
             return [name for name, _ in kind.forward]
         arrays = kind.forward + kind.fast + (kind.reverse if op.order else ())
@@ -91,7 +91,7 @@ def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
     return "\n".join(lines) + "\n"
 
 
-class Order(NamedTuple):
+class ArgumentOrder(NamedTuple):
     """Names of a procedure's arguments, in order; `integers` are the inputs and outputs that contain integers."""
 
     threads: list[str]
@@ -108,22 +108,22 @@ class Order(NamedTuple):
         """Names of all arguments except the status."""
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + self.wants + self.outputs
 
-    def passed(self) -> list[str]:
+    def list_actual_arguments(self) -> list[str]:
         """Return the actual arguments of a call, except the status; integer flags are converted to logical."""
         flags = [f"{w} /= 0" for w in self.wants]
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
 
-def order_arguments(op: Any, shims: ShimSet) -> Order:
+def order_arguments(op: Any, shims: ShimSet) -> ArgumentOrder:
     """Return the order of the arguments of an operator's procedure."""
-    passed_arguments = shims.arguments(op)
-    return Order(
+    passed_arguments = shims.select_arguments(op)
+    return ArgumentOrder(
         threads=["num_threads"] if shims.threads else [],
-        dims=[*op.definition.symbols, *(f"has_{n}" for n in shims.presence(op)), *op.choices],
-        numbers=list(op.numbers),
-        graph=shims.graph_arrays(op),
+        dims=[*op.definition.symbols, *(f"has_{n}" for n in shims.list_optional_arguments(op)), *op.choice_names],
+        numbers=list(op.real_attribute_names),
+        graph=shims.list_graph_arrays(op),
         inputs=[a.name for a in passed_arguments],
-        wants=[f"want_{f.name}" for f in op.fields] if op.selective else [],
+        wants=[f"want_{f.name}" for f in op.fields] if op.accepts_wrt else [],
         outputs=[f"out_{f.name}" for f in op.fields],
         integers={a.name for a in passed_arguments if a.index} | {f"out_{f.name}" for f in op.fields if f.index},
     )
@@ -163,12 +163,12 @@ def write_shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Seq
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    text += wrap_arguments(f"call {called[0]}", [*order.passed(), "status"])
+    text += wrap_arguments(f"call {called[0]}", [*order.list_actual_arguments(), "status"])
     text += "    call trigraph_release_team()\n" if shims.threads else ""
     return text + f"end subroutine {name}\n\n"
 
 
-def write_judge_body(procedure: str, order: Order) -> str:
+def write_judge_body(procedure: str, order: ArgumentOrder) -> str:
     """Return declarations and calls of a judge's shim, whose real numbers have type(scaled): a value and a scale."""
     inputs, wants, outputs = order.inputs, order.wants, [a for a in order.outputs if a not in order.integers]
     text = "".join(f"    type(scaled), allocatable :: sc_{a}(:)\n" for a in inputs + outputs)
@@ -179,7 +179,7 @@ def write_judge_body(procedure: str, order: Order) -> str:
         inputs=[f"sc_{a}" for a in inputs], outputs=[f"sc_{a}" if a in outputs else a for a in order.outputs]
     )
     text += f"    {UNSET}\n"
-    text += wrap_arguments(f"call {procedure}", [*scaled.passed(), "status"])
+    text += wrap_arguments(f"call {procedure}", [*scaled.list_actual_arguments(), "status"])
     text += "    if (status /= 0) return\n"
     for a, want in zip(order.outputs, wants or [""] * len(order.outputs), strict=True):
         if a in outputs:
@@ -188,7 +188,7 @@ def write_judge_body(procedure: str, order: Order) -> str:
     return text
 
 
-def write_third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
+def write_third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: ArgumentOrder) -> str:
     """Return the body of a judge's shim of bwd3: gg_ fields are derivatives of bwd, the others derivatives of bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
@@ -206,32 +206,32 @@ def write_third_body(procedures: Sequence[str], lower: Sequence[Any], shims: Shi
         )
         condition = " .or. &\n        & ".join(f"{w} /= 0" for w in below.wants)
         text += f"    if ({condition}) then\n        {UNSET}\n"
-        text += wrap_arguments(f"call {procedure}", [*below.passed(), "status"], "        ")
+        text += wrap_arguments(f"call {procedure}", [*below.list_actual_arguments(), "status"], "        ")
         text += "        if (status /= 0) return\n    end if\n"
     for a, want in zip(order.outputs, order.wants, strict=True):
         text += f"    if ({want} /= 0) then\n        call store_triples(du_{a}%d, {a})\n    end if\n"
     return text
 
 
-def source(name: str) -> str:
+def write_shim_module(name: str) -> str:
     """Return the source of all shims of one set."""
     table, shims = load_table(), SHIM_SETS[name]
     text = "! Written by fortran/shims.py from the operator table.\n"
-    for op in shims.operators(table).values():
+    for op in shims.select_operators(table).values():
         orders = ("bwd", "bwd2") if shims.scaled and op.order == 3 else ()
         lower = [table.OPERATORS[f"{op.definition.name}_{order}"] for order in orders]
-        indices: tuple[str | None, ...] = shims.indices if op.graph is not None else (None,)
+        indices: tuple[str | None, ...] = shims.indices if op.graph_kind is not None else (None,)
         text += "".join(write_shim(op, shims, real, index, lower) for real in shims.reals for index in indices)
     return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
-def cases() -> str:
+def write_switch_cases() -> str:
     """Return the cases of a C switch over the number of addresses, for ``interface.c``."""
     shims, counts = SHIM_SETS["fast"], set()
-    for op in shims.operators(load_table()).values():
+    for op in shims.select_operators(load_table()).values():
         order = order_arguments(op, shims)
         arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
-        counts.add(len(order.passed()) + 1 + arrays)
+        counts.add(len(order.list_actual_arguments()) + 1 + arrays)
     lines = []
     for n in sorted(counts):
         types, addresses = ", ".join(["void *"] * n), ", ".join(f"p[{i}]" for i in range(n))
@@ -311,7 +311,7 @@ end subroutine limit_blocks
 """
 
 
-def silu(order: int) -> str:
+def write_silu_shims(order: int) -> str:
     """Return the subroutines for SiLU derivatives of one order. Arrays have the same length; results are last."""
     read = ["ggg_grad", "ggg_x"] * (order == 3) + ["gg", "grad", "x"]
     written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
@@ -341,7 +341,7 @@ SHIM_SETS = {
         procedures="_fast",
         threads=True,
         fast=True,
-        extra=(LIMIT_BLOCKS, silu(2), silu(3)),
+        extra=(LIMIT_BLOCKS, write_silu_shims(2), write_silu_shims(3)),
     ),
     # The direct formulas in real128; inputs are float64 pairs (hi, lo), outputs triples (hi, lo, scale).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
@@ -354,7 +354,9 @@ def main() -> None:
     parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap", "cases"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    written = {"f2cmap": lambda: repr(F2CMAP), "cases": cases}.get(options.what, lambda: source(options.what))
+    written = {"f2cmap": lambda: repr(F2CMAP), "cases": write_switch_cases}.get(
+        options.what, lambda: write_shim_module(options.what)
+    )
     options.out.write_text(written())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trigraph.fortran.levels import fast_module
-from trigraph.fortran.threads import threads_for
+from trigraph.fortran.threads import choose_num_threads
 
 OPERATIONS = 40  # floating-point operations per element, including an exponential
 
@@ -29,5 +29,5 @@ def fill_silu_derivatives(order: int, *arrays: np.ndarray) -> None:
     if not len(x):  # f2py rejects empty arrays
         return
     name = f"silu_bwd{order}_f{8 * x.itemsize}"
-    if getattr(fast_module(), name)(threads_for(OPERATIONS * len(x)), *arrays) != 0:
+    if getattr(fast_module(), name)(choose_num_threads(OPERATIONS * len(x)), *arrays) != 0:
         raise MemoryError("silu: the system refused threads")

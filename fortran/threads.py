@@ -23,14 +23,14 @@ MOST = max(16, 4 * (os.cpu_count() or 1))
 LITTLE_WORK = 2**20
 
 
-def available_processors() -> set[int]:
+def list_available_processors() -> set[int]:
     """Return the processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def _default() -> int:
+def _choose_default_threads() -> int:
     """Return the first number in OMP_NUM_THREADS if it is at most `MOST`, otherwise the number of processors."""
-    processors = len(available_processors())
+    processors = len(list_available_processors())
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):
         return processors
@@ -78,27 +78,27 @@ def get_num_threads() -> int:
     if _is_forked():
         return 1
     if _num_threads is None:
-        _num_threads = _default()
+        _num_threads = _choose_default_threads()
     return _num_threads
 
 
-def least_work() -> int:
+def get_parallel_threshold() -> int:
     """Return the work (floating-point operations plus elements written) below which a call uses one thread."""
     return 0 if _was_set else LITTLE_WORK
 
 
-def threads_for(work: int) -> int:
+def choose_num_threads(work: int) -> int:
     """Return the number of threads for a call, given its work (floating-point operations plus elements written)."""
-    return 1 if work < least_work() else get_num_threads()
+    return 1 if work < get_parallel_threshold() else get_num_threads()
 
 
-def _notify_followers() -> None:
+def _call_settings_callbacks() -> None:
     for follow in SETTINGS_CALLBACKS:
         follow()
 
 
 @functools.cache  # so that the function runs only once
-def lead_library() -> None:
+def synchronise_library() -> None:
     """Make libtrigraph use the same build of the fast path and the same number of threads as calls from Python.
 
     Raises ImportError or ValueError if no build of the fast path can be used.
@@ -106,20 +106,20 @@ def lead_library() -> None:
     fast_module()  # also loads torch's OpenMP library, if there is one
     interface = ctypes.CDLL(str(LIBRARY))
 
-    def follow() -> None:
+    def copy_settings_to_library() -> None:
         interface.trigraph_set_cpu_level(get_cpu_level().encode())
-        interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(least_work()))
+        interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(get_parallel_threshold()))
 
-    follow()
-    SETTINGS_CALLBACKS.append(follow)
+    copy_settings_to_library()
+    SETTINGS_CALLBACKS.append(copy_settings_to_library)
 
 
-def share_processors(number: int) -> None:
+def limit_default_threads(number: int) -> None:
     """Limit the default number of threads to `number`, because other processes use the other processors."""
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
-        _notify_followers()
+        _call_settings_callbacks()
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def restore_num_threads() -> Iterator[None]:
         yield
     finally:
         _num_threads, _was_set = before
-        _notify_followers()
+        _call_settings_callbacks()
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -167,4 +167,4 @@ def set_num_threads(num_threads: int) -> None:
             "survive (start processes by spawn or forkserver for more)"
         )
     _num_threads, _was_set = value, True
-    _notify_followers()
+    _call_settings_callbacks()

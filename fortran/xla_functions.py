@@ -11,7 +11,7 @@ if __name__ == "__main__":  # the package cannot be imported during the build
 
     shims.load_table()
 
-from trigraph.fortran.calls import EXPORTED, c_name, instances
+from trigraph.fortran.calls import EXPORTED, list_kind_pairs, name_c_function
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
 
 
@@ -24,8 +24,8 @@ def main() -> None:
             order.graph + order.inputs + order.outputs, ""
         )
         passed = ", ".join(f"{kinds.get(n, '*(int *)')}p[{k}]" for k, n in enumerate(order.names))
-        for instance in instances(op):
-            name = c_name(op, *instance)
+        for instance in list_kind_pairs(op):
+            name = name_c_function(op, *instance)
             text += f"static int call_{name}(void **p)\n{{\n    return {name}({passed});\n}}\n\n"
             entries.append((name.removeprefix("trigraph_"), len(order.names)))
     lines = [f'    {{"{name}", call_trigraph_{name}, {number}}},\n' for name, number in sorted(entries)]

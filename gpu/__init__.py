@@ -7,21 +7,23 @@ A function of the same name in the module of its family launches the kernels of 
 import importlib
 from typing import Any
 
-from trigraph.checks import skip_checks
+from trigraph.checks import make_unchecked_function
 from trigraph.gpu.cache import compile as compile
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.table import NAMED, Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
     """Execute an operator whose arguments have been checked."""
-    call = Call(op, values, sizes, wanted, out)
+    call = OperatorCall(op, values, sizes, wanted, out)
     if wanted:
         getattr(_FAMILIES[op.family], op.name)(call)
-    return call.fields.result()
+    return call.fields.finalize_outputs()
 
 
 _FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in NAMED.values()}
 
 # Skip the operators without a function in the module of their family: a bwd3 that is derived from bwd and bwd2.
-globals().update({op.name: skip_checks(op, execute) for op in NAMED.values() if hasattr(_FAMILIES[op.family], op.name)})
+globals().update(
+    {op.name: make_unchecked_function(op, execute) for op in NAMED.values() if hasattr(_FAMILIES[op.family], op.name)}
+)

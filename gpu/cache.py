@@ -28,7 +28,7 @@ from trigraph.gpu.instances import (
     compilation_order,
     is_enabled,
     list_related_instances,
-    parse_template_arguments,
+    parse_types_and_degrees,
 )
 from trigraph.gpu.sources import expand_includes
 from trigraph.table import DEFINITIONS
@@ -41,7 +41,7 @@ OPTIONS = ("--std=c++17", "--ftz=false")
 MAX_THREADS = 8
 
 
-class Cache:
+class KernelCache:
     """Cache of compiled instances for the devices of this machine."""
 
     def __init__(self, cupy: Any) -> None:
@@ -50,7 +50,7 @@ class Cache:
         self._sources: dict[str, str] = {}
 
     @functools.cached_property
-    def _scratch(self) -> Path:
+    def _temporary_folder(self) -> Path:
         """Temporary folder of this process, for use if the cache is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")
         weakref.finalize(self, shutil.rmtree, folder, True)
@@ -59,10 +59,10 @@ class Cache:
     def _root(self) -> Path:
         """Return the folder of the cache, next to CuPy's cache."""
         if os.environ.get("CUPY_CACHE_IN_MEMORY", "0") == "1":
-            return self._scratch
+            return self._temporary_folder
         return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")) / "trigraph"
 
-    def _folder(self, family: str, name: str) -> Path:
+    def _get_instance_folder(self, family: str, name: str) -> Path:
         """Return the folder of an instance for the current device.
 
         The name of the folder is a hash of everything that determines the code: source, name of the instance, options,
@@ -74,19 +74,19 @@ class Cache:
         made_by = self._cupy.__version__, cuda.nvrtc.getVersion(), cuda.Device().compute_capability, OPTIONS
         return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
-    def find(self, family: str, name: str) -> Path | None:
+    def find_compiled_file(self, family: str, name: str) -> Path | None:
         """Return the file of an instance, or None if the instance is not compiled yet."""
-        return _find_intact_file(self._folder(family, name))
+        return _find_intact_file(self._get_instance_folder(family, name))
 
-    def compiled(self, family: str, name: str) -> Path:
+    def get_or_compile(self, family: str, name: str) -> Path:
         """Return the file of an instance, compiling the instance first if necessary."""
-        path, folder = self.find(family, name), self._folder(family, name)
+        path, folder = self.find_compiled_file(family, name), self._get_instance_folder(family, name)
         if path is not None:
             return path
         try:
             return self._compile(family, name, folder)
         except OSError:  # raised, for example, if the home directory is not writable
-            return self._compile(family, name, self._scratch / folder.name)
+            return self._compile(family, name, self._temporary_folder / folder.name)
 
     def _compile(self, family: str, name: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,22 +106,24 @@ class Cache:
                     other.unlink(missing_ok=True)
         return path
 
-    def begin(self, family: str, name: str) -> None:
+    def start_compiling_related(self, family: str, name: str) -> None:
         """Start threads that compile all other instances launched by calls that use this instance."""
-        absent = [other for other in list_related_instances(family, name) if self.find(family, other) is None]
+        absent = [
+            other for other in list_related_instances(family, name) if self.find_compiled_file(family, other) is None
+        ]
         device = self._cupy.cuda.Device()
 
         def compile_absent() -> None:
             # When Python exits, it waits for the current compilation, but no other compilation starts.
             while absent and threading.main_thread().is_alive():
                 with contextlib.suppress(Exception), device:  # the launch of the instance will raise the error again
-                    self.compiled(family, absent.pop(0))
+                    self.get_or_compile(family, absent.pop(0))
 
-        for _ in range(min(len(absent), _count_threads())):
+        for _ in range(min(len(absent), _choose_num_threads())):
             threading.Thread(target=compile_absent).start()
 
 
-def read_function_name(file: Path) -> str:
+def parse_function_name(file: Path) -> str:
     """Return the name of the function in a file of the cache."""
     return file.name.partition(".")[0]
 
@@ -139,7 +141,7 @@ def _find_intact_file(folder: Path) -> Path | None:
     return None
 
 
-def _count_threads() -> int:
+def _choose_num_threads() -> int:
     return min(MAX_THREADS, os.cpu_count() or 1)
 
 
@@ -185,15 +187,15 @@ def compile(
         If an operator, the dtype or the index type is not supported.
     """
     cupy = import_cupy()
-    wanted, cache, device = _select_instances(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
-    absent = [pair for pair in wanted if cache.find(*pair) is None]
+    wanted, cache, device = _select_instances(operators, dtype, index), KernelCache(cupy), cupy.cuda.Device()
+    absent = [pair for pair in wanted if cache.find_compiled_file(*pair) is None]
 
-    def compile_pair(pair: tuple[str, str]) -> None:
+    def compile_instance(pair: tuple[str, str]) -> None:
         with device:
-            cache.compiled(*pair)
+            cache.get_or_compile(*pair)
 
-    with ThreadPoolExecutor(_count_threads()) as pool:
-        for number, future in enumerate(as_completed([pool.submit(compile_pair, pair) for pair in absent]), 1):
+    with ThreadPoolExecutor(_choose_num_threads()) as pool:
+        for number, future in enumerate(as_completed([pool.submit(compile_instance, pair) for pair in absent]), 1):
             future.result()
             if progress and sys.stderr.isatty():
                 end = "\n" if number == len(absent) else ""
@@ -219,6 +221,6 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
         (family, name)
         for family in chosen
         for name in INSTANCES[family]
-        if parse_template_arguments(name)[0] <= types and is_enabled(name)
+        if parse_types_and_degrees(name)[0] <= types and is_enabled(name)
     ]
     return sorted(pairs, key=lambda pair: compilation_order(pair[1]))

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from trigraph.checks import layout
+from trigraph.checks import find_field_layout
 from trigraph.gpu.rows import is_aligned
-from trigraph.gpu.sums import Kernels
+from trigraph.gpu.sums import KernelLauncher
 from trigraph.table import Operator, result_type
 
 
-class Call:
+class OperatorCall:
     """Operator call whose arguments have passed the checks. A cotangent of None means zero.
 
     `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None in fwd and bwd), and `along`
@@ -31,12 +31,12 @@ class Call:
         gradient = f"grad_{spec.outputs[0].name}"
         self.grad: Any = values.get(gradient)
         self.graph: Any = values.get("graph")
-        self.kernels = Kernels(op.family, values[spec.inputs[0].name])
-        self.fields = Fields(op, values, sizes, wanted, out, self.kernels)
+        self.kernels = KernelLauncher(op.family, values[spec.inputs[0].name])
+        self.fields = RequestedFields(op, values, sizes, wanted, out, self.kernels)
         self.output = self.fields[gradient if op.order else spec.outputs[0].name]
 
 
-class Fields:
+class RequestedFields:
     """Arrays of the requested fields of a call, aligned to 16 bytes."""
 
     def __init__(
@@ -46,18 +46,18 @@ class Fields:
         sizes: Mapping[str, int],
         wanted: Sequence[str],
         out: Mapping[str, Any],
-        kernels: Kernels,
+        kernels: KernelLauncher,
     ) -> None:
         self._operator, self._given = op, dict(out)
         self.arrays = {
             field.name: self._given[field.name]
-            if self._usable(field.name)
-            else kernels.xp.empty(*layout(op, field, values, sizes))
+            if self._is_given_and_aligned(field.name)
+            else kernels.xp.empty(*find_field_layout(op, field, values, sizes))
             for field in op.fields
             if field.name in wanted
         }
 
-    def _usable(self, field: str) -> bool:
+    def _is_given_and_aligned(self, field: str) -> bool:
         return field in self._given and is_aligned(self._given[field])
 
     def __contains__(self, field: str) -> bool:
@@ -71,18 +71,18 @@ class Fields:
         """Return whether one of these fields is requested."""
         return any(field in self.arrays for field in fields)
 
-    def clear(self, *fields: str) -> None:
+    def fill_zeros(self, *fields: str) -> None:
         """Set the requested ones among these fields (default: all) to zero, before sums are added to them."""
         for field in fields or self.arrays:
             if field in self.arrays:
                 self.arrays[field].fill(0)
 
-    def result(self) -> Any:
+    def finalize_outputs(self) -> Any:
         """Return the result of the operator: an array or a NamedTuple."""
         for field in self.arrays.keys() & self._given.keys():
             if self.arrays[field] is not self._given[field]:
                 self._given[field][...] = self.arrays[field]
                 self.arrays[field] = self._given[field]
-        if self._operator.single:
+        if self._operator.returns_array:
             return self.arrays[self._operator.fields[0].name]
         return result_type(self._operator.name)(*(self.arrays.get(field.name) for field in self._operator.fields))

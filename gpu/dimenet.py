@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.dimenet_third import agg_edge_to_edge_bwd3 as agg_edge_to_edge_bwd3
 from trigraph.gpu.sums import ROWS, ceil_divide, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
@@ -33,7 +33,7 @@ BLOCKS = 2048  # maximum number of blocks that sum gradients of weights; each bl
 # ---- radial basis ----------------------------------------------------------------------------------------------------
 
 
-def radial_basis_fwd(call: Call) -> None:
+def radial_basis_fwd(call: OperatorCall) -> None:
     """Compute rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
     edges, radial, spherical, exponent = _radial_sizes(call)
     call.kernels.launch_elementwise(
@@ -51,7 +51,7 @@ def radial_basis_fwd(call: Call) -> None:
     )
 
 
-def radial_basis_bwd(call: Call) -> None:
+def radial_basis_bwd(call: OperatorCall) -> None:
     """Compute gradients of dist and freq, or derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
     kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
     edges, radial, spherical, exponent = _radial_sizes(call)
@@ -79,7 +79,7 @@ def radial_basis_bwd(call: Call) -> None:
             out_dist=fields["dist"],
             num_spherical=spherical,
         )
-    fields.clear("freq")  # set the field to zero, because partial sums are added to it
+    fields.fill_zeros("freq")  # set the field to zero, because partial sums are added to it
     if "freq" in fields and edges:
         parts = kernels.empty(ceil_divide(edges, ROWS), radial)
         kernels.launch("dimenet_radial_freq_gradient", types, (len(parts),), (ROWS,), **arguments, parts=parts)
@@ -89,7 +89,7 @@ def radial_basis_bwd(call: Call) -> None:
 radial_basis_bwd2 = radial_basis_bwd
 
 
-def radial_basis_bwd3(call: Call) -> None:
+def radial_basis_bwd3(call: OperatorCall) -> None:
     """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
     kernels, fields, inputs, dots, gggs = call.kernels, call.fields, call.inputs, call.dots, call.along
     edges, radial, spherical, exponent = _radial_sizes(call)
@@ -122,14 +122,14 @@ def radial_basis_bwd3(call: Call) -> None:
         envelope_exponent=exponent,
     )
     if not edges:
-        fields.clear("gg_freq", "freq")
+        fields.fill_zeros("gg_freq", "freq")
         return
     for name, part in parts.items():
         if part is not None:
             sum_rows(kernels, part, fields[name], fresh=True)
 
 
-def _radial_sizes(call: Call) -> tuple[int, ...]:
+def _radial_sizes(call: OperatorCall) -> tuple[int, ...]:
     """Return the numbers of edges, radial functions and spherical functions, and the exponent of the envelope."""
     names = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
     return tuple(call.sizes[name] for name in names)
@@ -138,26 +138,26 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 # ---- triplets --------------------------------------------------------------------------------------------------------
 
 
-def _compute_output(call: Call) -> None:
+def _compute_triplet_sums(call: OperatorCall) -> None:
     """Sum embedding[f] w over the in-edges f of each edge's source, subject to `exclude`, or compute the derivative."""
-    _Triplets(call).to_out_edges(None, call.output)
+    _TripletLauncher(call).sum_to_out_edges(None, call.output)
 
 
-def _compute_gradients(call: Call) -> None:
+def _compute_triplet_gradients(call: OperatorCall) -> None:
     """Compute the gradients of sum(grad_out out) or of its derivative; see `trigraph.agg_edge_to_edge_bwd`."""
-    call.fields.clear("weights")  # set the field to zero, because partial sums are added to it
+    call.fields.fill_zeros("weights")  # set the field to zero, because partial sums are added to it
     if call.sizes["num_edges"]:
-        _Triplets(call).gradients()
+        _TripletLauncher(call).compute_gradients()
 
 
-agg_edge_to_edge_fwd = agg_edge_to_edge_bwd2_grad = _compute_output
-agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _compute_gradients
+agg_edge_to_edge_fwd = agg_edge_to_edge_bwd2_grad = _compute_triplet_sums
+agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _compute_triplet_gradients
 
 
-class _Triplets:
+class _TripletLauncher:
     """Data shared by the kernels of a call: arguments, sizes, and values computed once per edge."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
         self.inputs, self.dots, self.second, self.dtype = call.inputs, call.dots, call.second, call.kernels.dtype
         names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
@@ -179,20 +179,23 @@ class _Triplets:
             "projected_dot": projected_dot,
             "embedding": self.inputs.embedding,
             "embedding_dot": self.dots.embedding,
-            "up": self._transpose(self._second_weights(self.inputs.weights)),
-            "up_dot": self._transpose(self._second_weights(self.dots.weights)),
+            "up": self._transpose_and_pad(self._slice_second_weights(self.inputs.weights)),
+            "up_dot": self._transpose_and_pad(self._slice_second_weights(self.dots.weights)),
             "num_edges": self.edges,
             "n_emb": self.channels,
             "n_mid": self.mid,
             "num_spherical": self.spherical,
         }
 
-    def _empty(self, *shape: int, wanted: bool = True) -> Any:
+    def _allocate_if_wanted(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.empty(*shape) if wanted else None
 
     def _directions(self) -> tuple[Any, Any]:
         """Return unit vectors and, if there are cotangents, their derivatives."""
-        unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
+        unit, unit_dot = (
+            self._allocate_if_wanted(self.edges, 3),
+            self._allocate_if_wanted(self.edges, 3, wanted=self.dots.vec is not None),
+        )
         vec = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
         self.kernels.launch_elementwise(
             "dimenet_directions", (self.dtype,), self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges
@@ -202,12 +205,15 @@ class _Triplets:
     def _project(self) -> tuple[Any, Any]:
         """Return W1^T sbf_rad of each edge and degree, and its derivative."""
         shape = (self.edges, self.mid, DEGREES)
-        projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
-        arguments = self._radial_arguments("sbf_rad", "weights") | {
+        projected, projected_dot = (
+            self._allocate_if_wanted(*shape),
+            self._allocate_if_wanted(*shape, wanted=self.second),
+        )
+        arguments = self._collect_input_arguments("sbf_rad", "weights") | {
             "projected": projected,
             "projected_dot": projected_dot,
         }
-        grid = (ceil_divide(self.edges, PROJECTED), ceil_divide(self.mid, self._tile_columns))
+        grid = (ceil_divide(self.edges, PROJECTED), ceil_divide(self.mid, self._first_weight_tile_columns))
         self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), **arguments)
         return projected, projected_dot
 
@@ -216,37 +222,37 @@ class _Triplets:
         degrees = USUAL_DEGREES if usual else DEGREES
         return self.dtype, self.graph.src.dtype, order, degrees
 
-    def _radial_arguments(self, *names: str) -> dict[str, Any]:
+    def _collect_input_arguments(self, *names: str) -> dict[str, Any]:
         """Return kernel arguments: the named inputs, their derivatives, and sizes."""
         inputs = {name: getattr(self.inputs, name) for name in names}
         dots = {f"{name}_dot": getattr(self.dots, name) for name in names}
         sizes = {"num_edges": self.edges, "n_mid": self.mid, "num_spherical": self.spherical, "num_radial": self.radial}
         return inputs | dots | sizes
 
-    def _second_weights(self, weights: Any) -> Any:
+    def _slice_second_weights(self, weights: Any) -> Any:
         """Return W2, whose rows belong to channels."""
         return None if weights is None else weights[self.spherical * self.radial :]
 
-    def _transpose(self, down: Any) -> Any:
+    def _transpose_and_pad(self, down: Any) -> Any:
         """Return the transposed weights, padded with zeros to full tiles."""
         if down is None:
             return None
-        up = self._empty(ceil_divide(len(down), PAD), self._tile_rows, PAD)
-        sizes = {"size": up.size, "rows": self._tile_rows, "num_columns": len(down), "n_mid": self.mid}
+        up = self._allocate_if_wanted(ceil_divide(len(down), PAD), self._second_weight_tile_rows, PAD)
+        sizes = {"size": up.size, "rows": self._second_weight_tile_rows, "num_columns": len(down), "n_mid": self.mid}
         self.kernels.launch_elementwise("dimenet_transpose", (self.dtype,), up.size, down=down, up=up, **sizes)
         return up
 
     @property
-    def _tile_rows(self) -> int:
+    def _second_weight_tile_rows(self) -> int:
         """Number of rows in a tile of transposed second weights."""
         return ceil_divide(self.mid, DEGREES) * DEGREES
 
     @property
-    def _tile_columns(self) -> int:
+    def _first_weight_tile_columns(self) -> int:
         """Number of columns in a tile of W1."""
         return 32 // int(self.dtype.itemsize)
 
-    def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
+    def sum_to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum the features of in-edges into `out` for each out-edge."""
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
@@ -255,16 +261,20 @@ class _Triplets:
             "dimenet_out_edges", self._template_arguments(order), grid, (THREADS,), **self.arguments, **more
         )
 
-    def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
+    def compute_in_edge_gradients(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum the gradients of out-edges into the requested gradients of in-edges and weights."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
         wanted = fields.requests_any("sbf_rad", "weights")
-        shape = (self.edges, self.spherical, ceil_divide(self.mid, self._tile_columns) * self._tile_columns)
-        grad = self._empty(*shape, wanted=wanted)
-        grad_dot = self._empty(*shape, wanted=wanted and self.second)
+        shape = (
+            self.edges,
+            self.spherical,
+            ceil_divide(self.mid, self._first_weight_tile_columns) * self._first_weight_tile_columns,
+        )
+        grad = self._allocate_if_wanted(*shape, wanted=wanted)
+        grad_dot = self._allocate_if_wanted(*shape, wanted=wanted and self.second)
         per_block = 1 if weights is None else self._nodes_per_block()
         blocks, width = ceil_divide(nodes, per_block), self.channels * self.mid
-        parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
+        parts, totals = (self._allocate_if_wanted(blocks, width, wanted=weights is not None) for _ in range(2))
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         self.kernels.launch(
             "dimenet_in_edges",
@@ -286,12 +296,12 @@ class _Triplets:
         )
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.requests_any("sbf_rad"):
-            arguments = self._radial_arguments("weights") | grads | {"out": fields["sbf_rad"]}
+            arguments = self._collect_input_arguments("weights") | grads | {"out": fields["sbf_rad"]}
             grid = (ceil_divide(self.edges, PROJECTED), ceil_divide(self.radial, RADIALS))
             self.kernels.launch("dimenet_sbf_rad_gradient", (self.dtype,), grid, (THREADS,), **arguments)
         if weights is not None:
             self._sum_first_weight_gradient(grads, weights[: self.spherical * self.radial])
-            sum_rows(self.kernels, totals, self._second_weights(weights), self.mid)
+            sum_rows(self.kernels, totals, self._slice_second_weights(weights), self.mid)
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
@@ -300,21 +310,21 @@ class _Triplets:
         return min(ceil_divide(self.graph.num_nodes, blocks), ROWS)
 
     def _sum_first_weight_gradient(self, grads: dict[str, Any], out: Any) -> None:
-        parts = self._empty(ceil_divide(self.edges, ROWS), out.size)
-        arguments = self._radial_arguments("sbf_rad") | grads | {"parts": parts}
-        grid = (len(parts), ceil_divide(self.radial, RADIALS) * ceil_divide(self.mid, self._tile_columns))
+        parts = self._allocate_if_wanted(ceil_divide(self.edges, ROWS), out.size)
+        arguments = self._collect_input_arguments("sbf_rad") | grads | {"parts": parts}
+        grid = (len(parts), ceil_divide(self.radial, RADIALS) * ceil_divide(self.mid, self._first_weight_tile_columns))
         self.kernels.launch("dimenet_weight_gradient_parts", (self.dtype,), grid, (THREADS,), **arguments)
         sum_rows(self.kernels, parts, out)
 
-    def gradients(self) -> None:
+    def compute_gradients(self) -> None:
         # Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
-        unit = self._empty(*shape, wanted=vec is not None)
-        unit_dot = self._empty(*shape, wanted=vec is not None and self.second)
+        unit = self._allocate_if_wanted(*shape, wanted=vec is not None)
+        unit_dot = self._allocate_if_wanted(*shape, wanted=vec is not None and self.second)
         if fields.requests_any("grad_out", "vec"):
-            self.to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
+            self.sum_to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
         if fields.requests_any("vec", "sbf_rad", "embedding", "weights"):
-            self.to_in_edges(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
+            self.compute_in_edge_gradients(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:
             grads = {"grad_unit": unit, "grad_unit_dot": unit_dot, "num_edges": self.edges, "parts": 2 * self.tiles}
             inputs = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}

@@ -6,7 +6,7 @@ faster for nodes with dozens of edges, but the four components of its state exce
 
 from typing import Any, NamedTuple
 
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.sums import ROWS, ceil_divide, sum_rows
 from trigraph.table.constants import THREADS
 
@@ -15,7 +15,7 @@ WARPS = THREADS // LANES
 PARTS = 4  # components of a hyper-dual number (kernels/hyper_dual.cuh)
 
 
-class Weights(NamedTuple):
+class HyperDualWeights(NamedTuple):
     """Weights and their two directions (``HyperDualWeights`` in kernels/dimenet_third.cuh)."""
 
     value: Any
@@ -27,7 +27,7 @@ class Weights(NamedTuple):
     num_spherical: int
 
 
-class RadialPart(NamedTuple):
+class HyperDualRadialBasis(NamedTuple):
     """Radial part of the basis and its two directions (``HyperDualRadialBasis`` in kernels/dimenet_third.cuh)."""
 
     value: Any
@@ -35,35 +35,37 @@ class RadialPart(NamedTuple):
     along_c: Any
 
 
-def agg_edge_to_edge_bwd3(call: Call) -> None:
+def agg_edge_to_edge_bwd3(call: OperatorCall) -> None:
     """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.agg_edge_to_edge_bwd3`."""
     fields = call.fields
     if not call.sizes["num_edges"]:
-        fields.clear()
+        fields.fill_zeros()
         return
-    third = _Third(call)
-    third.to_out_edges()
-    third.to_in_edges()
+    third = _ThirdDerivativeLauncher(call)
+    third.compute_out_edge_fields()
+    third.compute_in_edge_fields()
     if third.grad_unit is not None:
         third.compute_vec_gradient()
 
 
-class _Third:
+class _ThirdDerivativeLauncher:
     """Data shared by the kernels of a call: arguments, sizes, and values computed once per edge."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.call, self.kernels, self.fields, self.graph = call, call.kernels, call.fields, call.graph
         names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
         self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.rows, self.tiles = self.spherical * self.radial, ceil_divide(self.channels, LANES)
         self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
         value, along_a, along_c = self.input_arguments("weights").values()
-        self.weights = Weights(value, along_a, along_c, n_mid=mid, **self.widths)
-        self.sbf_rad = RadialPart(*self.input_arguments("sbf_rad").values())
+        self.weights = HyperDualWeights(value, along_a, along_c, n_mid=mid, **self.widths)
+        self.sbf_rad = HyperDualRadialBasis(*self.input_arguments("sbf_rad").values())
         self.products = self.kernels.empty(self.rows, PARTS, self.channels)
-        self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
+        self.launch_elementwise("products", self.rows * self.channels, weights=self.weights, products=self.products)
         self.unit = self.kernels.empty(self.edges, 3, PARTS)
-        self.each("directions", self.edges, **self.input_arguments("vec"), unit=self.unit, num_edges=self.edges)
+        self.launch_elementwise(
+            "directions", self.edges, **self.input_arguments("vec"), unit=self.unit, num_edges=self.edges
+        )
         #: Features, which `to_in_edges` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
         #: Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
@@ -79,14 +81,14 @@ class _Third:
             f"ggg_{name}": getattr(gggs, name),
         }
 
-    def each(self, kernel: str, count: int, /, **arguments: Any) -> None:
+    def launch_elementwise(self, kernel: str, count: int, /, **arguments: Any) -> None:
         self.kernels.launch_elementwise(f"dimenet_third_{kernel}", (self.kernels.dtype,), count, **arguments)
 
-    def outputs(self, name: str) -> dict[str, Any]:
+    def output_arguments(self, name: str) -> dict[str, Any]:
         """Return the output fields of an input, keyed by kernel argument."""
         return {f"out_gg_{name}": self.fields[f"gg_{name}"], f"out_{name}": self.fields[name]}
 
-    def sum(self, to_in: bool, **arguments: Any) -> None:
+    def sum_over_triplets(self, to_in: bool, **arguments: Any) -> None:
         """Launch the kernel that sums over the in-edges for each out-edge, or the reverse if `to_in`."""
         graph, call = self.graph, self.call
         left = graph.left_out(call.values["exclude"])
@@ -113,17 +115,17 @@ class _Third:
             **arguments,
         )
 
-    def to_out_edges(self) -> None:
+    def compute_out_edge_fields(self) -> None:
         """Compute the requested fields of out-edges by sums over in-edges."""
         if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
         more = {**self.input_arguments("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
-        self.each("features", count, products=self.products, sbf_rad=self.sbf_rad, **more)
+        self.launch_elementwise("features", count, products=self.products, sbf_rad=self.sbf_rad, **more)
         none = dict.fromkeys(("grad_q", "out_gg_embedding", "out_embedding", "edge_alone"))
-        self.sum(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
+        self.sum_over_triplets(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
 
-    def to_in_edges(self) -> None:
+    def compute_in_edge_fields(self) -> None:
         """Compute all other requested fields by sums over out-edges."""
         radial, weights = (self.fields.requests_any(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
         if not (radial or weights or self.fields.requests_any("gg_vec", "vec", "gg_embedding", "embedding")):
@@ -131,11 +133,13 @@ class _Third:
         alone = self.kernels.xp.empty(self.edges, "int32") if radial or weights else None
         grad_q = None if alone is None else self.features
         more = {"grad_q": grad_q, "edge_alone": alone, "features": None, "out_grad_out": None}
-        self.sum(True, **self.outputs("embedding"), **more)
+        self.sum_over_triplets(True, **self.output_arguments("embedding"), **more)
         arguments: dict[str, Any] = {"grad_q": grad_q, "alone": alone, "num_edges": self.edges, **self.widths}
         if radial:
             count = self.edges * self.spherical * LANES
-            self.each("sbf_rad_gradient", count, products=self.products, **self.outputs("sbf_rad"), **arguments)
+            self.launch_elementwise(
+                "sbf_rad_gradient", count, products=self.products, **self.output_arguments("sbf_rad"), **arguments
+            )
         if weights:
             parts = self.kernels.empty(ceil_divide(self.edges, ROWS), self.products.size + 1)
             grid, types = (len(parts), ceil_divide(self.products.size // PARTS + 1, THREADS)), (self.kernels.dtype,)
@@ -145,10 +149,10 @@ class _Third:
             sum_rows(self.kernels, parts, total, fresh=True)
             count = (self.rows + self.channels) * self.weights.n_mid
             more = {"weights": self.weights, "grad_products": total}
-            self.each("weights_gradient", count, **more, **self.outputs("weights"))
+            self.launch_elementwise("weights_gradient", count, **more, **self.output_arguments("weights"))
 
     def compute_vec_gradient(self) -> None:
         """Compute the gradients of the edge vectors from the gradients of the directions."""
         sizes = {"num_edges": self.edges, "parts": 2 * self.tiles}
-        arguments = {**self.input_arguments("vec"), **self.outputs("vec"), **sizes}
-        self.each("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)
+        arguments = {**self.input_arguments("vec"), **self.output_arguments("vec"), **sizes}
+        self.launch_elementwise("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)

@@ -30,37 +30,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.launcher import Extents, Types
-from trigraph.gpu.rows import ACCESS_BYTES, THREADS, HeadLanes, Lanes, align, is_wide
-from trigraph.gpu.sums import ROWS, Rows, ceil_divide
+from trigraph.gpu.rows import ACCESS_BYTES, THREADS, HeadLaneLayout, LaneLayout, align, allows_wide_access
+from trigraph.gpu.sums import ROWS, CsrRows, ceil_divide
 from trigraph.table import ACTIVATIONS
 from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
 from trigraph.table.lazy import lazy
 
 
-def mha_gat_n2n_fwd(call: Call) -> None:
+def mha_gat_n2n_fwd(call: OperatorCall) -> None:
     """Write out_i = sum alpha x_j and, if requested, the scores; see `trigraph.mha_gat_n2n_fwd`."""
-    _Attention(call).softmax(call.fields["output_embedding"], call.fields["softmax_scores"])
+    _AttentionLauncher(call).compute_output_and_stats(call.fields["output_embedding"], call.fields["softmax_scores"])
 
 
-def mha_gat_n2n_bwd(call: Call) -> None:
+def mha_gat_n2n_bwd(call: OperatorCall) -> None:
     """Compute first derivatives by the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
     if call.graph.num_positions == 0:
-        call.fields.clear()
+        call.fields.fill_zeros()
         return
-    attention, g = _Attention(call), align(call.grad)
-    attention.compute_input_gradients(g, attention.records(g))
+    attention, g = _AttentionLauncher(call), align(call.grad)
+    attention.compute_input_gradients(g, attention.compute_backward_records(g))
 
 
-def mha_gat_n2n_bwd2(call: Call) -> None:
+def mha_gat_n2n_bwd2(call: OperatorCall) -> None:
     """Compute second derivatives by the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
     if call.graph.num_positions == 0:
-        call.fields.clear()
+        call.fields.fill_zeros()
         return
-    attention, fields = _Attention(call), call.fields
+    attention, fields = _AttentionLauncher(call), call.fields
     wants_inputs, g = fields.requests_any(*_Inputs._fields), align(call.grad)
-    records = attention.records(g if wants_inputs else None)
+    records = attention.compute_backward_records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
         attention.sum_output_tangent(records, fields["grad_output_embedding"])
     if wants_inputs:
@@ -81,7 +81,7 @@ class _Inputs(NamedTuple):
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
 
-class _ByEmbedding(NamedTuple):
+class _SrcDstEdgeValues(NamedTuple):
     """Values for sources, destinations and edges (``ByKind`` in kernels/gat.cu)."""
 
     src: Any
@@ -115,7 +115,7 @@ class _Softmax(NamedTuple):
     num_positions: int
 
 
-class _RowGradient(NamedTuple):
+class _EmbeddingGradientTarget(NamedTuple):
     """Weights and outputs for the gradient of an embedding's rows (``EmbeddingGradientTarget`` in gat_backward.cuh)."""
 
     a: Any
@@ -126,13 +126,13 @@ class _RowGradient(NamedTuple):
     sums_overflow: Any
 
 
-class _Attention:
+class _AttentionLauncher:
     """Arguments of a call, and methods that launch its kernels.
 
     Lazy attributes depend only on these arguments, which do not change, and exist only during the call.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.graph, self.fields, self.second = call.kernels, call.graph, call.fields, call.second
         self.inputs, self.dots = _Inputs.align(call.inputs), _Inputs.align(call.dots)
         self.num_heads, self.dim_head = call.sizes["num_heads"], call.sizes["dim_head"]
@@ -141,12 +141,12 @@ class _Attention:
         self.dtype = self.inputs.attention_weights.dtype  # dtype of scores, weights and sums
         slope = self.dtype.type(call.values["negative_slope"])
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
-        self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
+        self.wide = allows_wide_access(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS_BYTES // self.storage.itemsize if self.wide else 1
         self.given_scores = call.values.get("softmax_scores")  # softmax scores that fwd saved for bwd
 
     @lazy
-    def rows_by_destination(self) -> Rows:
+    def positions_by_destination(self) -> CsrRows:
         return sums.group_by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
@@ -157,14 +157,16 @@ class _Attention:
     @lazy
     def projections(self) -> tuple[Any, Any, Any]:
         """Products a.x of shape (n, num_heads) for sources, destinations and edge rows (None without edge features)."""
-        return self._project(self.inputs.attention_weights, self.inputs, None, (None, None, None))
+        return self._project_embeddings(self.inputs.attention_weights, self.inputs, None, (None, None, None))
 
     @lazy
     def projections_dot(self) -> tuple[Any, Any, Any]:
         """Derivatives of `projections`; None means zero."""
         if not self.second:
             return None, None, None
-        return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
+        return self._project_embeddings(
+            self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3]
+        )
 
     def _select_weights(self, k: int) -> list[Any]:
         """Return the weights of the source (k = 0), destination (1) or edge (2) embedding, and their cotangent."""
@@ -177,21 +179,23 @@ class _Attention:
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
-    def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def _project_embeddings(
+        self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]
+    ) -> tuple[Any, Any, Any]:
         """Launch gat_project: weights . inputs + weights_2 . inputs_2, where a term without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
-        lanes = Lanes.for_width(self.dim_head, self.elements, 0)
+        lanes = LaneLayout.for_width(self.dim_head, self.elements, 0)
         self.kernels.launch(
             "gat_project",
             (self.storage, self.wide),
-            (ceil_divide(out.size, lanes.groups),),
+            (ceil_divide(out.size, lanes.groups_per_block),),
             (THREADS,),
             a=weights,
             a_2=weights_2,
-            x=_ByEmbedding(*inputs[:3]),
-            x_2=_ByEmbedding(*inputs_2),
-            num_rows=_ByEmbedding(*counts),
+            x=_SrcDstEdgeValues(*inputs[:3]),
+            x_2=_SrcDstEdgeValues(*inputs_2),
+            num_rows=_SrcDstEdgeValues(*counts),
             num_heads=self.num_heads,
             dim_head=self.dim_head,
             column_bits=lanes.column_bits,
@@ -208,19 +212,19 @@ class _Attention:
     def softmax_argument(self) -> _Softmax:
         count = self.graph.num_positions
         if self.given_scores is None:
-            return _Softmax(None, self.softmax(), count)
+            return _Softmax(None, self.compute_output_and_stats(), count)
         return _Softmax(self.given_scores[1], None, count)
 
-    def softmax(self, out: Any = None, scores: Any = None) -> Any:
+    def compute_output_and_stats(self, out: Any = None, scores: Any = None) -> Any:
         """Write sums of alpha x_j to `out`, and logit and alpha of every position to `scores`, unless these are None.
 
         Returns the largest logit and the sum of exponentials of each row, or None if `out` is given and no row is long.
         """
-        graph, heads, rows = self.graph, self.num_heads, self.rows_by_destination
+        graph, heads, rows = self.graph, self.num_heads, self.positions_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
         stats_overflow = None if rows.long is None else sums.allocate_overflow(self.kernels, rows, stats)
-        overflow = None if out is None else self._overflow(rows, out.shape[1])
-        lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
+        overflow = None if out is None else self._allocate_overflow(rows, out.shape[1])
+        lanes = HeadLaneLayout.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "x": self.inputs.src_embedding,
             "dim_head": self.dim_head,
@@ -238,19 +242,22 @@ class _Attention:
         tiles = ceil_divide(heads, 1 << lanes.head_bits) if self.concat_heads else 1
         chunks = 1 if out is None else ceil_divide(self.dim_head, self.elements << lanes.column_bits)
 
-        def launch(steps: int, begin: int, end: int) -> None:
-            grid, options = (ceil_divide(end - begin, lanes.groups) * tiles * chunks,), (self.wide, self.concat_heads)
+        def launch_forward_steps(steps: int, begin: int, end: int) -> None:
+            grid, options = (
+                (ceil_divide(end - begin, lanes.groups_per_block) * tiles * chunks,),
+                (self.wide, self.concat_heads),
+            )
             arguments.update(steps=steps, begin=begin, end=end)
             self._launch("gat_forward", options, grid, real=self.storage, **arguments)
 
-        launch(STATISTICS_STEP if out is None else STATISTICS_STEP | OUTPUT_STEP, 0, rows.num_rows)
+        launch_forward_steps(STATISTICS_STEP if out is None else STATISTICS_STEP | OUTPUT_STEP, 0, rows.num_rows)
         if rows.long is not None:
-            launch(STATISTICS_STEP, rows.num_rows, rows.num_pieces)
-            grid, long_rows = rows.long_blocks(heads)
+            launch_forward_steps(STATISTICS_STEP, rows.num_rows, rows.num_pieces)
+            grid, long_rows = rows.long_row_grid_and_arguments(heads)
             parts = {"overflow": stats_overflow, "num_heads": heads, "stats": stats}
             self._launch("combine_softmax_stats", (), grid, block=(32, 8), **long_rows, **parts)
         if rows.long is not None and out is not None:
-            launch(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
+            launch_forward_steps(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
             self._reduce_long_rows(rows, overflow, out)
         return stats
 
@@ -258,8 +265,8 @@ class _Attention:
 
     def sum_output_tangent(self, records: Any, out: Any) -> None:
         """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, computed from the result of `records`."""
-        rows, width = self.rows_by_destination, out.shape[1]
-        lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
+        rows, width = self.positions_by_destination, out.shape[1]
+        lanes, overflow = LaneLayout.for_width(width, self.elements), self._allocate_overflow(rows, width)
         self._launch(
             "gat_output_tangent",
             (self.wide, self.concat_heads),
@@ -278,30 +285,30 @@ class _Attention:
         )
         self._reduce_long_rows(rows, overflow, out)
 
-    def _overflow(self, rows: Rows, width: int) -> Any:
+    def _allocate_overflow(self, rows: CsrRows, width: int) -> Any:
         """Return workspace for the parts of long rows, or None if there are none."""
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
-    def _reduce_long_rows(self, rows: Rows, overflow: Any, out: Any) -> None:
+    def _reduce_long_rows(self, rows: CsrRows, overflow: Any, out: Any) -> None:
         if rows.long is not None:
-            grid, long_rows = rows.long_blocks(out.shape[1])
+            grid, long_rows = rows.long_row_grid_and_arguments(out.shape[1])
             parts = {"overflow": overflow, "width": out.shape[1], "out": out}
             self._launch("reduce_long_rows", (), grid, block=(32, 8), real=self.storage, **long_rows, **parts)
 
-    def records(self, g: Any) -> Any:
+    def compute_backward_records(self, g: Any) -> Any:
         """Return the records of kernel gat_backward, of shape (P, H, 2), or (P, H, 4) in bwd2; g may be None.
 
         If requested, also write the sums of the records of each destination and the gradient of its embedding.
         """
-        graph, heads, rows, orders = self.graph, self.num_heads, self.rows_by_destination, 2 if self.second else 1
+        graph, heads, rows, orders = self.graph, self.num_heads, self.positions_by_destination, 2 if self.second else 1
         records = self.empty(graph.num_positions, heads, 2 * orders)
-        out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.totals[1])
+        out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.score_cotangent_sums[1])
         means = parts_of_means = None
         if rows.long is not None:
             means = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
             parts_of_means = sums.allocate_overflow(self.kernels, rows, means)
-        target = self._target(1, rows, out, totals)
-        lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
+        target = self._make_gradient_target(1, rows, out, totals)
+        lanes = HeadLaneLayout.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "g": g,
             "x": self.inputs.src_embedding,
@@ -320,21 +327,21 @@ class _Attention:
             "target": target,
         }
 
-        def launch(steps: int, pieces: int) -> None:
-            grid = (ceil_divide(pieces, lanes.groups) * ceil_divide(heads, 1 << lanes.head_bits),)
+        def launch_backward_steps(steps: int, pieces: int) -> None:
+            grid = (ceil_divide(pieces, lanes.groups_per_block) * ceil_divide(heads, 1 << lanes.head_bits),)
             self._launch("gat_backward", (self.wide, self.second), grid, real=self.storage, steps=steps, **arguments)
 
-        launch(ALL_STEPS, rows.num_rows)
+        launch_backward_steps(ALL_STEPS, rows.num_rows)
         for step in (FIRST_STEP, SECOND_STEP, LAST_STEP) if rows.long is not None else ():
             if step != SECOND_STEP or self.second:
-                launch(step, rows.num_parts)
+                launch_backward_steps(step, rows.num_parts)
                 if step != LAST_STEP:
                     sums.add_long_row_parts(self.kernels, rows, parts_of_means, means)
         self._add_long_row_parts(rows, target)
         return records
 
     @lazy
-    def positions_by_embedding(self) -> list[Rows]:
+    def positions_by_embedding(self) -> list[CsrRows]:
         """Positions grouped by source, by destination and, if there are edge features, by edge row."""
         kinds = (sums.group_by_source, sums.group_by_destination, sums.group_by_row)
         return [
@@ -344,16 +351,16 @@ class _Attention:
         ]
 
     @property
-    def _counts(self) -> list[int]:
+    def _num_rows_by_embedding(self) -> list[int]:
         return ([positions.num_rows for positions in self.positions_by_embedding] + [0])[:3]
 
     @lazy
-    def totals(self) -> tuple[Any, Any, Any, Any]:
+    def score_cotangent_sums(self) -> tuple[Any, Any, Any, Any]:
         """Sums of the cotangents of scores by source, destination and edge row, if required for weights."""
         if "attention_weights" not in self.fields:
             return None, None, None, None
-        all_sums = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
-        return (*self._split_rows(all_sums, self._counts), all_sums)
+        all_sums = self.empty(sum(self._num_rows_by_embedding), (2 if self.second else 1) * self.num_heads)
+        return (*self._split_rows(all_sums, self._num_rows_by_embedding), all_sums)
 
     def compute_input_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except for the destination embedding."""
@@ -367,7 +374,10 @@ class _Attention:
     def _sum_embedding_gradient(self, k: int, g: Any, records: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
         width, rows, g = self.num_heads * self.dim_head, self.positions_by_embedding[k], None if out is None else g
-        lanes, target = Lanes.for_width(width, self.elements), self._target(k, rows, out, self.totals[k])
+        lanes, target = (
+            LaneLayout.for_width(width, self.elements),
+            self._make_gradient_target(k, rows, out, self.score_cotangent_sums[k]),
+        )
         self._launch(
             "gat_embedding_gradient",
             (self.wide, self.second),
@@ -386,23 +396,23 @@ class _Attention:
         )
         self._add_long_row_parts(rows, target)
         if k == 2 and out is not None:
-            sums.clear_unused(self.graph, out)
+            sums.zero_unused_rows(self.graph, out)
 
-    def _target(self, k: int, rows: Rows, out: Any, totals: Any) -> _RowGradient:
+    def _make_gradient_target(self, k: int, rows: CsrRows, out: Any, totals: Any) -> _EmbeddingGradientTarget:
         """Return the arrays for the gradient of embedding k, for sums of records, and for parts of long rows."""
-        overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
+        overflow = None if out is None else self._allocate_overflow(rows, self.num_heads * self.dim_head)
         sums_overflow = None if totals is None else sums.allocate_overflow(self.kernels, rows, totals)
         a, a_dot = self._select_weights(k)
-        return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
+        return _EmbeddingGradientTarget(a, a_dot, out, overflow, totals, sums_overflow)
 
-    def _add_long_row_parts(self, rows: Rows, target: _RowGradient) -> None:
+    def _add_long_row_parts(self, rows: CsrRows, target: _EmbeddingGradientTarget) -> None:
         if target.out is not None:
             self._reduce_long_rows(rows, target.overflow, target.out)
         if target.sums is not None:
             sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
 
     def _sum_weight_gradient(self, out: Any) -> None:
-        counts, rows, orders = self._counts, self.positions_by_embedding, 2 if self.second else 1
+        counts, rows, orders = self._num_rows_by_embedding, self.positions_by_embedding, 2 if self.second else 1
         parts = self.empty(ceil_divide(max(counts), ROWS), out.size)
         self._launch(
             "gat_weight_gradient_parts",
@@ -410,12 +420,12 @@ class _Attention:
             (len(parts) * ceil_divide(out.size, 32),),
             block=(32, 8),
             real=self.storage,
-            sums=self.totals[3],
+            sums=self.score_cotangent_sums[3],
             per=orders,
-            x=_ByEmbedding(*self.inputs[:3]),
-            x_dot=_ByEmbedding(*self.dots[:3]),
-            offsets=_ByEmbedding(*([positions.offsets for positions in rows] + [None])[:3]),
-            num_rows=_ByEmbedding(*counts),
+            x=_SrcDstEdgeValues(*self.inputs[:3]),
+            x_dot=_SrcDstEdgeValues(*self.dots[:3]),
+            offsets=_SrcDstEdgeValues(*([positions.offsets for positions in rows] + [None])[:3]),
+            num_rows=_SrcDstEdgeValues(*counts),
             num_kinds=len(rows),
             num_heads=self.num_heads,
             dim_head=self.dim_head,

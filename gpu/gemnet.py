@@ -25,23 +25,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from trigraph.gpu import sums
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.gemnet_units import (
     WARP,
     Pair,
     RegisterTile,
-    Units,
-    add_products,
+    WorkUnits,
+    add_transposed_products,
     drop_none,
-    make_member_rows,
-    multiply_pairs,
+    group_by_segment,
+    sum_pair_products,
 )
-from trigraph.gpu.sums import ROWS, Total, ceil_divide
+from trigraph.gpu.sums import ROWS, PairwiseSum, ceil_divide
 from trigraph.table.constants import INTERM, MOST_IN_ORDER
 from trigraph.table.lazy import lazy
 
 
-def _flat(array: Any) -> Any:
+def _flatten_trailing_axes(array: Any) -> Any:
     """Flatten all axes but the first; return None for None."""
     return None if array is None else array.reshape(len(array), math.prod(array.shape[1:]))
 
@@ -53,108 +53,118 @@ def _transpose(matrix: Any) -> Any:
 # ---- basis embedding of edges ----------------------------------------------------------------------------------------
 
 
-def _embed_radial(call: Call) -> None:
+def _embed_radial(call: OperatorCall) -> None:
     """Compute rad_W1 = rad_basis W^T or its derivatives; see `trigraph.basis_embedding_fwd`."""
-    _embed_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
+    _multiply_rad_basis(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
 
 
-def _embed_spherical(call: Call) -> None:
+def _embed_spherical(call: OperatorCall) -> None:
     """Compute rad_W1 = rad_basis W, with rows (interm, S), or its derivatives; see `trigraph.basis_embedding_fwd`."""
-    _embed_edges(call, _flat(call.inputs.weight), _flat(call.dots.weight), True)
+    _multiply_rad_basis(
+        call, _flatten_trailing_axes(call.inputs.weight), _flatten_trailing_axes(call.dots.weight), True
+    )
 
 
 basis_embedding_radial_fwd = basis_embedding_radial_bwd = basis_embedding_radial_bwd2 = _embed_radial
 basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_spherical_bwd2 = _embed_spherical
 
 
-def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
+def _multiply_rad_basis(call: OperatorCall, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
     """Write the product of rad_basis and `matrix` (the weight if `in_order`, else its transpose) or its derivatives.
 
     The product is bilinear; for second derivatives, each factor in turn is replaced by its cotangent.
     """
-    kernels, fields, g, rad = call.kernels, call.fields, _flat(call.grad), call.inputs.rad_basis
+    kernels, fields, g, rad = call.kernels, call.fields, _flatten_trailing_axes(call.grad), call.inputs.rad_basis
     if call.output is not None:
         pairs = [(call.dots.rad_basis, matrix), (rad, matrix_dot)] if call.second else [(rad, matrix)]
-        multiply_pairs(kernels, pairs, _flat(call.output))
+        sum_pair_products(kernels, pairs, _flatten_trailing_axes(call.output))
     if "rad_basis" in fields:
-        multiply_pairs(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
+        sum_pair_products(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
     if "weight" in fields:
         factors = (call.dots.rad_basis if call.second else rad), g
-        fields.clear("weight")
-        with Total(kernels, fields["weight"]) as total:
-            add_products(kernels, [factors if in_order else factors[::-1]], total)
+        fields.fill_zeros("weight")
+        with PairwiseSum(kernels, fields["weight"]) as total:
+            add_transposed_products(kernels, [factors if in_order else factors[::-1]], total)
 
 
 # ---- basis embedding of triplets -------------------------------------------------------------------------------------
 
 
-def _triplets(call: Call) -> None:
+def _embed_triplets(call: OperatorCall) -> None:
     """Compute rad_W1[t] = R_e sph_basis[t] or its derivatives; see `trigraph.basis_embedding_fwd`.
 
     Gradients: sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; bwd2 by polarisation.
     """
     if call.values["triplets"].num_members == 0:
-        call.fields.clear()
+        call.fields.fill_zeros()
     else:
-        _Embedding(call).write_fields()
+        _TripletEmbeddingLauncher(call).compute_requested_fields()
 
 
-basis_embedding_triplets_fwd = basis_embedding_triplets_bwd = basis_embedding_triplets_bwd2 = _triplets
+basis_embedding_triplets_fwd = basis_embedding_triplets_bwd = basis_embedding_triplets_bwd2 = _embed_triplets
 
 
-class _Embedding:
+class _TripletEmbeddingLauncher:
     """Arguments of a call, and methods that launch its kernels."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.inputs, self.dots, self.second = call.kernels, call.inputs, call.dots, call.second
         self.fields, self.output, self.grad = call.fields, call.output, call.grad
         self.spherical, self.interm = call.sizes["num_spherical"], call.sizes["interm"]
-        self.units = Units(call.kernels, call.values["triplets"])
+        self.units = WorkUnits(call.kernels, call.values["triplets"])
 
-    def write_fields(self) -> None:
+    def compute_requested_fields(self) -> None:
         units, fields, second = self.units, self.fields, self.second
-        w, w_dot = _flat(self.inputs.weight), _flat(self.dots.weight)
-        rad, rad_dot = units.spread(self.inputs.rad_basis), units.spread(self.dots.rad_basis)
-        partial = units.partial(fields["rad_basis"])
-        fields.clear("weight")  # set the field to zero, because sums over blocks are added to it
-        with Total(self.kernels, fields["weight"]) as total:
-            for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
+        w, w_dot = _flatten_trailing_axes(self.inputs.weight), _flatten_trailing_axes(self.dots.weight)
+        rad, rad_dot = units.copy_rows_to_units(self.inputs.rad_basis), units.copy_rows_to_units(self.dots.rad_basis)
+        partial = units.allocate_unit_results(fields["rad_basis"])
+        fields.fill_zeros("weight")  # set the field to zero, because sums over blocks are added to it
+        with PairwiseSum(self.kernels, fields["weight"]) as total:
+            for first, count, rows in units.iterate_unit_blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
                 block_rad, block_rad_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
                 if self.output is not None or "sph_basis" in fields:
-                    r = self._product([(block_rad, w)], count)
-                    r_dot = self._product([(block_rad_dot, w), (block_rad, w_dot)], count) if second else None
-                    self._triplets(first, count, r, r_dot)
+                    r = self._compute_radial_matrices([(block_rad, w)], count)
+                    r_dot = (
+                        self._compute_radial_matrices([(block_rad_dot, w), (block_rad, w_dot)], count)
+                        if second
+                        else None
+                    )
+                    self._write_triplet_fields(first, count, r, r_dot)
                 if fields.requests_any("rad_basis", "weight"):
                     h = self._sum_outer_products(first, count, self.inputs.sph_basis)
                     h_dot = self._sum_outer_products(first, count, self.dots.sph_basis)
                 if partial is not None:
                     pairs = [(h_dot, w.T), (h, _transpose(w_dot))] if second else [(h, w.T)]
-                    multiply_pairs(self.kernels, pairs, partial[rows])
+                    sum_pair_products(self.kernels, pairs, partial[rows])
                 if "weight" in fields:
                     pairs = [(block_rad, h_dot), (block_rad_dot, h)] if second else [(block_rad, h)]
-                    add_products(self.kernels, pairs, total)
+                    add_transposed_products(self.kernels, pairs, total)
         if partial is not None:
-            units.collect(partial, fields["rad_basis"])
+            units.sum_unit_results(partial, fields["rad_basis"])
 
-    def _product(self, pairs: Sequence[Pair], count: int) -> Any:
+    def _compute_radial_matrices(self, pairs: Sequence[Pair], count: int) -> Any:
         """Return the sum of the products of all pairs, one row per unit, or None if every product is zero."""
         if not drop_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
-        multiply_pairs(self.kernels, pairs, out)
+        sum_pair_products(self.kernels, pairs, out)
         return out
 
-    def _triplets(self, first: int, count: int, r: Any, r_dot: Any) -> None:
+    def _write_triplet_fields(self, first: int, count: int, r: Any, r_dot: Any) -> None:
         """Write the fields of the triplets of a block of units."""
         sph = self.inputs.sph_basis
         if self.output is not None:
             pairs = [(sph, r_dot), (self.dots.sph_basis, r)] if self.second else [(sph, r)]
-            self._embed(first, count, pairs, (self.interm, self.spherical, self.spherical, 1), self.output)
+            self._launch_embed_kernel(
+                first, count, pairs, (self.interm, self.spherical, self.spherical, 1), self.output
+            )
         if "sph_basis" in self.fields:
             pairs, shape = [(self.grad, r_dot if self.second else r)], (self.spherical, self.interm, 1, self.spherical)
-            self._embed(first, count, pairs, shape, self.fields["sph_basis"])
+            self._launch_embed_kernel(first, count, pairs, shape, self.fields["sph_basis"])
 
-    def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any) -> None:
+    def _launch_embed_kernel(
+        self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any
+    ) -> None:
         """Launch gemnet_embed_triplets; `shape` is num_y, num_x, y_stride, x_stride."""
         present = drop_none(pairs)
         if not present:
@@ -202,73 +212,81 @@ class _Embedding:
 # ---- bilinear --------------------------------------------------------------------------------------------------------
 
 
-def _compute_bilinear(call: Call) -> None:
+def _compute_bilinear(call: OperatorCall) -> None:
     """Compute m_ca, the sum of P W^T over units, or its derivatives; see `trigraph.interaction_bilinear_fwd`."""
     if call.values["triplets"].num_members == 0:
-        call.fields.clear()
+        call.fields.fill_zeros()
     else:
-        _Bilinear(call).write_fields()
+        _BilinearLauncher(call).compute_requested_fields()
 
 
 interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _compute_bilinear
 
 
-class _Bilinear:
+class _BilinearLauncher:
     """Arguments of a call, and methods that launch its kernels."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.inputs, self.dots, self.second = call.kernels, call.inputs, call.dots, call.second
         self.fields, self.output, self.grad = call.fields, call.output, call.grad
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
         self.interm, self.spherical, self.emb_in = (call.sizes[n] for n in ("interm", "num_spherical", "emb_in"))
-        self.units = Units(call.kernels, self.triplets, self.atoms)
+        self.units = WorkUnits(call.kernels, self.triplets, self.atoms)
         self.tile = RegisterTile.for_matrices(self.spherical, self.emb_in, self.inputs.weight.dtype)
         # If several units share the triplets of an edge, each computes a part of the gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.has_cut_pieces
 
-    def write_fields(self) -> None:
+    def compute_requested_fields(self) -> None:
         units, fields, w = self.units, self.fields, self.inputs.weight
-        g = units.spread(self.grad)
-        partial, radial, m = units.partial(self.output), _flat(fields["rad_W1"]), fields["m"]
-        partial_radial = units.partial(radial) if self.per_edge else radial
+        g = units.copy_rows_to_units(self.grad)
+        partial, radial, m = (
+            units.allocate_unit_results(self.output),
+            _flatten_trailing_axes(fields["rad_W1"]),
+            fields["m"],
+        )
+        partial_radial = units.allocate_unit_results(radial) if self.per_edge else radial
         by_triplet = m
         if self.idx_in is not None and m is not None:
             by_triplet = self.kernels.empty(self.triplets.num_members, m.shape[1])
         per_unit = (4 if self.second else 2) * w.shape[1] + w.size // ROWS
-        fields.clear("weight")  # set the field to zero, because sums over blocks are added to it
-        with Total(self.kernels, fields["weight"]) as total:
-            for first, count, rows in units.blocks(per_unit * w.itemsize):
+        fields.fill_zeros("weight")  # set the field to zero, because sums over blocks are added to it
+        with PairwiseSum(self.kernels, fields["weight"]) as total:
+            for first, count, rows in units.iterate_unit_blocks(per_unit * w.itemsize):
                 if partial is not None or "weight" in fields:
-                    p_dot = self._compute_products(first, count, self.second)
+                    p_dot = self._compute_unit_sums(first, count, self.second)
                 if partial is not None:
-                    p = None if self.dots.weight is None else self._compute_products(first, count, False)
-                    multiply_pairs(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
+                    p = None if self.dots.weight is None else self._compute_unit_sums(first, count, False)
+                    sum_pair_products(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
                 if "weight" in fields:
-                    add_products(self.kernels, [(g[rows], p_dot)], total)
+                    add_transposed_products(self.kernels, [(g[rows], p_dot)], total)
                 if fields.requests_any("rad_W1", "sph", "m"):
-                    self._write_gradients(first, count, g[rows], partial_radial, by_triplet)
+                    self._write_input_gradients(first, count, g[rows], partial_radial, by_triplet)
         if partial is not None:
-            units.collect(partial, self.output)
+            units.sum_unit_results(partial, self.output)
         if self.per_edge and radial is not None:
-            units.collect(partial_radial, radial)
+            units.sum_unit_results(partial_radial, radial)
         if by_triplet is not m:
-            sums.gather(self.kernels, by_triplet, make_member_rows(self.idx_in), m)
+            sums.sum_gathered_rows(self.kernels, by_triplet, group_by_segment(self.idx_in), m)
 
-    def _compute_products(self, first: int, count: int, dot: bool) -> Any:
+    def _compute_unit_sums(self, first: int, count: int, dot: bool) -> Any:
         """Return P, or its derivative, for a block of units."""
         tiles = ceil_divide(self.interm, INTERM) * ceil_divide(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
-        arguments = self._arguments(first, dot) | self._factor_arguments("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
-        self.units.launch("gemnet_unit_sums", self.tile, count * tiles, shared_mem=self._tree_bytes, **arguments, p=p)
+        arguments = self._common_arguments(first, dot) | self._factor_arguments(
+            "r", self.inputs.rad_W1, self.dots.rad_W1, dot
+        )
+        self.units.launch(
+            "gemnet_unit_sums", self.tile, count * tiles, shared_mem=self._triplet_tree_bytes, **arguments, p=p
+        )
         return p
 
-    def _write_gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
+    def _write_input_gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
         """Write the gradients of rad_W1 and sph, and the terms of each triplet in the gradient of m."""
         weights = self._factor_arguments("q", self.inputs.weight, self.dots.weight, self.second)
         q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
-        arguments = self._arguments(first, True) | q
+        arguments = self._common_arguments(first, True) | q
         if to_radial is not None:
-            more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._tree_bytes}
+            more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._triplet_tree_bytes}
             self.units.launch("gemnet_radial_gradient", self.tile, count, **arguments, **more)
         if self.fields.requests_any("sph", "m"):
             radial = {"r": self.inputs.rad_W1, "r_dot": self.dots.rad_W1}
@@ -280,7 +298,7 @@ class _Bilinear:
         """Return kernel arguments for a factor and its derivative; bwd passes the factor as the derivative."""
         return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
 
-    def _arguments(self, first: int, dot: bool) -> dict[str, Any]:
+    def _common_arguments(self, first: int, dot: bool) -> dict[str, Any]:
         """Return kernel arguments: basis and values with their derivatives, indices, and sizes."""
         return {
             "sph": self.inputs.sph,
@@ -296,7 +314,7 @@ class _Bilinear:
         }
 
     @lazy  # safe to cache, because the value depends only on the arguments of this call
-    def _tree_bytes(self) -> int:
+    def _triplet_tree_bytes(self) -> int:
         """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds the triplets of an edge in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

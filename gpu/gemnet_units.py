@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
-from trigraph.gpu.products import product_rows
-from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, ceil_divide
+from trigraph.gpu.products import multiply_chunks
+from trigraph.gpu.sums import ROWS, CsrRows, KernelLauncher, PairwiseSum, ceil_divide
 from trigraph.table.constants import PART_SIZE, THREADS
 
 WARP = 32  # number of threads in a warp
@@ -36,7 +36,7 @@ def drop_none(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
-def multiply_pairs(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
+def sum_pair_products(kernels: KernelLauncher, pairs: Sequence[Pair], out: Any) -> None:
     """Write the sum of left @ right over the pairs."""
     present = drop_none(pairs)
     if not present or out.size == 0:
@@ -46,27 +46,27 @@ def multiply_pairs(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
         kernels.matmul(left, right, out=out, add=number > 0)
 
 
-def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
+def add_transposed_products(kernels: KernelLauncher, pairs: Sequence[Pair], total: PairwiseSum) -> None:
     """Add the sum of left^T right over the pairs to `total`."""
     for left, right in drop_none(pairs):
         per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
         for first, count in sums.iterate_blocks(len(left), per_row):
             rows = slice(first, first + count)
-            total.add(product_rows(kernels, left[rows], right[rows]))
+            total.add(multiply_chunks(kernels, left[rows], right[rows]))
 
 
-def make_member_rows(segments: Any) -> Rows:
+def group_by_segment(segments: Any) -> CsrRows:
     """Return the members of `Segments` grouped by segment; segments with more than PART_SIZE members are cut."""
     long = segments.long_rows("offsets") if segments.max_size > PART_SIZE else None
-    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
+    return CsrRows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 
-class Units:
+class WorkUnits:
     """Units of one call: pieces of the triplets of each edge, or of the edges of each atom."""
 
-    def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
+    def __init__(self, kernels: KernelLauncher, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels
-        self.pieces = make_member_rows(triplets if atoms is None else atoms)
+        self.pieces = group_by_segment(triplets if atoms is None else atoms)
         self.count, self.has_cut_pieces = self.pieces.num_pieces, self.pieces.long is not None
         #: Kernel arguments for the edges of a unit and the triplets of an edge.
         self.edges = {
@@ -76,30 +76,30 @@ class Units:
         }
         self.order = _member_order(triplets)
 
-    def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
+    def iterate_unit_blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
         """Yield the first unit, the number of units and their slice for each block; blocks bound the workspace."""
         for first, count in sums.iterate_blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
-    def spread(self, values: Any) -> Any:
+    def copy_rows_to_units(self, values: Any) -> Any:
         """Return the row of `values` for each unit, or zeros for units without triplets; None remains None."""
         if values is None:
             return None
         out = self.kernels.empty(self.count, values.shape[1])
-        self._select(values, True, out)
+        self._mask_units(values, True, out)
         return out
 
-    def partial(self, out: Any) -> Any:
+    def allocate_unit_results(self, out: Any) -> Any:
         """Return an array with one row per unit, which `collect` sums into `out`; None remains None."""
         return self.kernels.empty(self.count, out.shape[1]) if self.has_cut_pieces and out is not None else out
 
-    def collect(self, partial: Any, out: Any) -> None:
+    def sum_unit_results(self, partial: Any, out: Any) -> None:
         """Sum the results of units into `out`, skipping units without triplets."""
-        self._select(partial, False, partial)
+        self._mask_units(partial, False, partial)
         if self.has_cut_pieces:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
-    def _select(self, values: Any, by_row: bool, out: Any) -> None:
+    def _mask_units(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
         self.kernels.launch("gemnet_mask_units", types, (ceil_divide(self.count, 4),), (THREADS,), **arguments)

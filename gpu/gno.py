@@ -31,11 +31,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
-from trigraph.gpu.call import Call
+from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.instances import TENSOR_SUFFIX
-from trigraph.gpu.products import Columns, product_rows
+from trigraph.gpu.products import Columns, multiply_chunks
 from trigraph.gpu.rows import align
-from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide, ceil_log2
+from trigraph.gpu.sums import ROWS, CsrRows, PairwiseSum, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
 # In-degree for which the number of lanes is chosen. It is the same for all graphs, so that the sum of a node depends
@@ -46,54 +46,58 @@ USUAL_DEGREE = 16
 # ---- gno_kernel ------------------------------------------------------------------------------------------------------
 
 
-def gno_kernel_fwd(call: Call) -> None:
+def gno_kernel_fwd(call: OperatorCall) -> None:
     """Compute kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
-    net, kernel = _Network(call), call.fields["kernel"]
+    net, kernel = _KernelNetwork(call), call.fields["kernel"]
     for first, count in sums.iterate_blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
         a = net.kernels.empty(count, net.hidden + 1)
         net.compute_hidden(first, count, a.shape[1], a=a)
         net.kernels.matmul(a, net.v_hat(net.params), out=kernel[first : first + count])
 
 
-def gno_kernel_bwd(call: Call) -> None:
+def gno_kernel_bwd(call: OperatorCall) -> None:
     """Compute the gradients of `gno_kernel_fwd`; see `trigraph.gno_kernel_bwd`.
 
     With s = V^T g where active, the gradients are coords = U^T s, U^ = sum s xi^^T and V^ = sum g a^^T.
     """
-    net, grads, params = _Network(call), call.fields, call.inputs.params
-    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
+    net, grads, params = _KernelNetwork(call), call.fields, call.inputs.params
+    grads.fill_zeros("params")  # set the field to zero, because sums over blocks are added to it
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
-    with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
+    with net.make_gradient_total(net.u_hat) as u_total, net.make_gradient_total(net.v_hat) as v_total:
         for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
             g = call.grad[first : first + count]
             s = net.kernels.empty(count, net.hidden)
             net.kernels.matmul(g, net.v(params).T, out=s)
-            net.select(first, count, 1, s)
+            net.zero_inactive_units(first, count, 1, s)
             if "coords" in grads:
                 net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
                 a, xi = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
                 net.compute_hidden(first, count, a.shape[1], a=a, xi=xi)
-                u_total.add(product_rows(net.kernels, xi, s))
-                v_total.add(product_rows(net.kernels, a, g))
+                u_total.add(multiply_chunks(net.kernels, xi, s))
+                v_total.add(multiply_chunks(net.kernels, a, g))
 
 
-def gno_kernel_bwd2(call: Call) -> None:
+def gno_kernel_bwd2(call: OperatorCall) -> None:
     """Compute second derivatives of `gno_kernel`; see `trigraph.gno_kernel_bwd2`.
 
     grad_kernel = [V, V_dot] [a_dot, a^]; coords = [U_dot, U]^T [s, s_dot]; U^ = s_dot xi^^T + s xi_dot^T; V = g a_dot^T
     """
-    net, grads, params = _Network(call), call.fields, call.inputs.params
+    net, grads, params = _KernelNetwork(call), call.fields, call.inputs.params
     coords_dot, params_dot = net.coords_dot, net.params_dot
-    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
+    grads.fill_zeros("params")  # set the field to zero, because sums over blocks are added to it
     hidden, second = net.hidden, params_dot is not None
     left = net.stack(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
     back = left[:-1] if second else left  # V_dot, without the row b_v_dot
     down = net.stack(net.u(params_dot).T, net.u(params).T) if second else None
     if not second:
-        grads.clear("coords")
+        grads.fill_zeros("coords")
     per_edge = 5 * hidden + net.d + 2 + hidden * net.width // ROWS
-    with net.total(net.u_hat) as u_hat_total, net.total(net.u) as u_total, net.total(net.v) as v_total:
+    with (
+        net.make_gradient_total(net.u_hat) as u_hat_total,
+        net.make_gradient_total(net.u) as u_total,
+        net.make_gradient_total(net.v) as v_total,
+    ):
         for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
             rows = slice(first, first + count)
             g = call.grad[rows]
@@ -104,86 +108,86 @@ def gno_kernel_bwd2(call: Call) -> None:
             if "grad_kernel" in grads:
                 net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
-                v_total.add(product_rows(net.kernels, Columns(both, 0, hidden), g))
+                v_total.add(multiply_chunks(net.kernels, Columns(both, 0, hidden), g))
             if grads.requests_any("coords", "params"):
                 s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
-                net.select(first, count, len(back) // hidden, s)
+                net.zero_inactive_units(first, count, len(back) // hidden, s)
                 if "coords" in grads and second:
                     net.kernels.matmul(s, down, out=grads["coords"][rows])
                 if "params" in grads and second:
-                    u_hat_total.add(product_rows(net.kernels, xi, Columns(s, hidden, hidden)))
+                    u_hat_total.add(multiply_chunks(net.kernels, xi, Columns(s, hidden, hidden)))
                 if "params" in grads and coords_dot is not None:
-                    u_total.add(product_rows(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
+                    u_total.add(multiply_chunks(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
 
 
-def gno_aggregate_fwd(call: Call) -> None:
+def gno_aggregate_fwd(call: OperatorCall) -> None:
     """Compute message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
     _sum_to_destinations(call, [(call.inputs.kernel, call.inputs.features)], call.fields["message"])
 
 
-def gno_aggregate_bwd(call: Call) -> None:
+def gno_aggregate_bwd(call: OperatorCall) -> None:
     """Compute features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = sum g h^T."""
-    _sum_to_sources(call, call.inputs.kernel)
-    _sum_to_kernel(call, call.inputs.features)
+    _compute_feature_gradient(call, call.inputs.kernel)
+    _compute_kernel_gradient(call, call.inputs.features)
 
 
-def gno_aggregate_bwd2(call: Call) -> None:
+def gno_aggregate_bwd2(call: OperatorCall) -> None:
     """Replace each factor of the bilinear sums by its cotangent in turn; see `trigraph.gno_aggregate_bwd2`."""
     inputs, dots = call.inputs, call.dots
     if "grad_message" in call.fields:
         pairs = [(inputs.kernel, dots.features), (dots.kernel, inputs.features)]
         _sum_to_destinations(call, pairs, call.fields["grad_message"])
-    _sum_to_sources(call, dots.kernel)
-    _sum_to_kernel(call, dots.features)
+    _compute_feature_gradient(call, dots.kernel)
+    _compute_kernel_gradient(call, dots.features)
 
 
 # ---- gno_message -----------------------------------------------------------------------------------------------------
 
 
-def gno_message_fwd(call: Call) -> None:
+def gno_message_fwd(call: OperatorCall) -> None:
     """Compute message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
-    message = _Message(call)
-    message.sum_products([(message.features, None, message.net.params)], call.fields["message"])
+    message = _MessageLauncher(call)
+    message.sum_moment_products([(message.features, None, message.net.params)], call.fields["message"])
 
 
-def gno_message_bwd(call: Call) -> None:
+def gno_message_bwd(call: OperatorCall) -> None:
     """Compute first derivatives by the module's formulas; see `trigraph.gno_message_bwd`."""
-    _message_derivatives(call, call.inputs.features, call.inputs.params)
+    _compute_message_derivatives(call, call.inputs.features, call.inputs.params)
 
 
-def gno_message_bwd2(call: Call) -> None:
+def gno_message_bwd2(call: OperatorCall) -> None:
     """Compute second derivatives by the module's formulas; see `trigraph.gno_message_bwd2`."""
-    _message_derivatives(call, call.dots.features, call.dots.params)
+    _compute_message_derivatives(call, call.dots.features, call.dots.params)
 
 
-def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
+def _compute_message_derivatives(call: OperatorCall, features_dot: Any, params_dot: Any) -> None:
     """Compute the module's formulas with h_dot = `features_dot` and V^_dot from `params_dot`; None means zero."""
-    message, grads = _Message(call), call.fields
+    message, grads = _MessageLauncher(call), call.fields
     net = message.net
     h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
     has_a_dot = net.coords_dot is not None or net.params_dot is not None  # whether a_dot is nonzero
     if "grad_message" in grads:
         terms = [(h_dot, h if has_a_dot else None, net.params), (h, None, params_dot)]
-        message.sum_products(terms, grads["grad_message"])
-    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
+        message.sum_moment_products(terms, grads["grad_message"])
+    grads.fill_zeros("params")  # set the field to zero, because sums over blocks are added to it
     if not grads.requests_any("features", "coords", "params"):
         return
     if call.graph.num_positions == 0:
-        grads.clear("features", "coords")
+        grads.fill_zeros("features", "coords")
         return
-    passes = [_EdgeTerms(params_dot, False, h, net.params, net.coords, True)]
+    passes = [_GradEdgesArguments(params_dot, False, h, net.params, net.coords, True)]
     if call.second:
-        passes.append(_EdgeTerms(net.params, True if has_a_dot else None, h_dot, net.params, net.coords, True))
+        passes.append(_GradEdgesArguments(net.params, True if has_a_dot else None, h_dot, net.params, net.coords, True))
     if has_a_dot:
-        passes.append(_EdgeTerms(net.params, None, h, net.params_dot, net.coords_dot, False))
-    message.differentiate(passes, (h_dot, h if has_a_dot else None))
+        passes.append(_GradEdgesArguments(net.params, None, h, net.params_dot, net.coords_dot, False))
+    message.compute_gradients(passes, (h_dot, h if has_a_dot else None))
 
 
-class _EdgeTerms(NamedTuple):
+class _GradEdgesArguments(NamedTuple):
     """Arguments of one launch of kernel gno_grad_edges; None means zero.
 
         Q uses V^ from `params`. If `dot` is True, Q a_dot is added to the gradient of the features; if False, Q a^.
@@ -199,20 +203,20 @@ class _EdgeTerms(NamedTuple):
     bias: bool
 
 
-class _Message:
+class _MessageLauncher:
     """Sums over the pieces of destinations, by the kernels in kernels/gno_message.cuh."""
 
-    def __init__(self, call: Call) -> None:
-        self.call, self.graph, self.net = call, call.graph, _Network(call)
+    def __init__(self, call: OperatorCall) -> None:
+        self.call, self.graph, self.net = call, call.graph, _KernelNetwork(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.group_by_destination(call.graph)
         self.slab_pieces = 64 // self.net.itemsize  # number of pieces that a block of threads processes
-        self.tensor = call.kernels.name_tensor_variant("").endswith(TENSOR_SUFFIX)
+        self.tensor = call.kernels.select_tensor_variant("").endswith(TENSOR_SUFFIX)
         # Cached bfloat16 parts of arrays that do not change during the call, keyed by the address of the array and the
         # order of its tiles. The array is kept alive, so that no other array can get its address.
         self._parts: dict[Any, tuple[Any, Any]] = {}
 
-    def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
+    def sum_moment_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
         """Write out_i = sum of T V^ over i's pieces and over terms (h_by_a, h_by_a_dot, params); None means zero."""
         given = [t for t in terms if t[2] is not None and not (t[0] is None and t[1] is None)]
         if not given or self.graph.num_positions == 0:
@@ -223,39 +227,46 @@ class _Message:
             arguments = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "v_hat": self.net.v_hat(params)}
             arguments |= {"add": number > 0, "out": out, "overflow": overflow}
             if self.tensor:
-                arguments |= {"v_parts": self._split_v(params, along_out=False)} | self._split_h(h_by_a, h_by_a_dot)
+                arguments |= {
+                    "v_parts": self._split_v_to_bfloat16(params, along_out=False)
+                } | self._make_feature_parts_arguments(h_by_a, h_by_a_dot)
             self._launch("gno_message", ceil_divide(self.pieces.num_pieces, self.slab_pieces), **arguments)
         sums.add_long_row_parts(self.kernels, self.pieces, overflow, out)
 
-    def differentiate(self, passes: Sequence[_EdgeTerms], h_by: tuple[Any, Any]) -> None:
+    def compute_gradients(self, passes: Sequence[_GradEdgesArguments], h_by: tuple[Any, Any]) -> None:
         """Write the requested gradients; the moments for V^ are sums of a^ h_by[0] + a_dot h_by[1]."""
         net, graph, grads, kernels, pieces = self.net, self.graph, self.call.fields, self.kernels, self.pieces
-        g_pieces = sums.spread(kernels, pieces, self.call.grad)
+        g_pieces = sums.copy_rows_to_pieces(kernels, pieces, self.call.grad)
         to_source = kernels.empty(graph.num_positions, net.f_in) if "features" in grads else None
         to_coords, in_place = grads["coords"], graph.edges_in_order
         if to_coords is not None:
-            sums.clear_unused(graph, to_coords)
+            sums.zero_unused_rows(graph, to_coords)
             to_coords = to_coords[: graph.num_positions] if in_place else kernels.empty(graph.num_positions, net.d)
         chunk = 16 * self.slab_pieces  # number of pieces in a chunk of gno_grad_v
         per_piece = (net.d + 1) * net.hidden + (net.hidden + 1) * net.width // chunk
-        with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
+        with net.make_gradient_total(net.u_hat) as u_total, net.make_gradient_total(net.v_hat) as v_total:
             for first, count in sums.iterate_blocks(pieces.num_pieces, per_piece * net.itemsize):
                 arguments = {"g": g_pieces[first : first + count], "first": first, "count": count}
                 if self.tensor:
-                    arguments["g_parts"] = self._split_rows(g_pieces)[first : first + count]
+                    arguments["g_parts"] = self._split_rows_to_bfloat16(g_pieces)[first : first + count]
                 to_params = kernels.empty(count, net.d + 1, net.hidden) if "params" in grads else None
-                written = self._grad_edges(passes, arguments, to_source, to_coords, to_params)
+                written = self._launch_grad_edges(passes, arguments, to_source, to_coords, to_params)
                 if to_params is not None:
                     if written:
                         u_total.add(to_params)
-                    v_total.add(self._grad_v(h_by, arguments, ceil_divide(count, chunk)))
+                    v_total.add(self._compute_grad_v(h_by, arguments, ceil_divide(count, chunk)))
         if to_source is not None:
-            sums.gather(kernels, to_source, sums.group_by_source(graph), grads["features"])
+            sums.sum_gathered_rows(kernels, to_source, sums.group_by_source(graph), grads["features"])
         if to_coords is not None and not in_place:
-            sums.gather(kernels, to_coords, sums.group_by_row(graph), grads["coords"])
+            sums.sum_gathered_rows(kernels, to_coords, sums.group_by_row(graph), grads["coords"])
 
-    def _grad_edges(
-        self, passes: Sequence[_EdgeTerms], block: dict[str, Any], to_source: Any, to_coords: Any, to_params: Any
+    def _launch_grad_edges(
+        self,
+        passes: Sequence[_GradEdgesArguments],
+        block: dict[str, Any],
+        to_source: Any,
+        to_coords: Any,
+        to_params: Any,
     ) -> bool:
         """Launch gno_grad_edges for a block of pieces; return whether `to_params` was written."""
         names = ("source", "coords", "params")
@@ -274,8 +285,8 @@ class _Message:
             arguments |= {"h": None if targets[1] is None and targets[2] is None else h, "weights": weights}
             if self.tensor:
                 arguments |= {
-                    "v_parts": self._split_v(params, along_out=True),
-                    "h_parts": self._split_rows(arguments["h"]),
+                    "v_parts": self._split_v_to_bfloat16(params, along_out=True),
+                    "h_parts": self._split_rows_to_bfloat16(arguments["h"]),
                 }
             for name, target in zip(names, targets, strict=True):
                 arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
@@ -286,7 +297,7 @@ class _Message:
                 target.fill(0)
         return added["params"]
 
-    def _grad_v(self, h_by: tuple[Any, Any], block: dict[str, Any], chunks: int) -> Any:
+    def _compute_grad_v(self, h_by: tuple[Any, Any], block: dict[str, Any], chunks: int) -> Any:
         """Return T^T g for each chunk of pieces, with shape (chunks, H + 1, F)."""
         net = self.net
         out = self.kernels.empty(chunks, net.hidden + 1, net.width)
@@ -294,15 +305,18 @@ class _Message:
         arguments = {name: value for name, value in block.items() if name != "g_parts"}
         arguments |= {"h_by_a": h_by[0], "h_by_a_dot": h_by[1], "products": out}
         if self.tensor:
-            arguments |= self._split_h(*h_by)
+            arguments |= self._make_feature_parts_arguments(*h_by)
         self._launch("gno_grad_v", chunks * tiles, **arguments)
         return out
 
-    def _split_h(self, h_by_a: Any, h_by_a_dot: Any) -> dict[str, Any]:
+    def _make_feature_parts_arguments(self, h_by_a: Any, h_by_a_dot: Any) -> dict[str, Any]:
         """Return the arguments that are the bfloat16 parts of features."""
-        return {"parts_by_a": self._split_rows(h_by_a), "parts_by_a_dot": self._split_rows(h_by_a_dot)}
+        return {
+            "parts_by_a": self._split_rows_to_bfloat16(h_by_a),
+            "parts_by_a_dot": self._split_rows_to_bfloat16(h_by_a_dot),
+        }
 
-    def _split_rows(self, values: Any) -> Any:
+    def _split_rows_to_bfloat16(self, values: Any) -> Any:
         """Return the bfloat16 parts of the rows of a matrix, for kernels for tensor cores; None for None."""
         if values is None:
             return None
@@ -315,7 +329,7 @@ class _Message:
             self._parts[id(values)] = values, parts
         return self._parts[id(values)][1]
 
-    def _split_v(self, params: Any, along_out: bool) -> Any:
+    def _split_v_to_bfloat16(self, params: Any, along_out: bool) -> Any:
         """Return the bfloat16 parts of V^ in tiles, for products along f_out or along f_in."""
         net, key = self.net, (id(params), along_out)
         if key not in self._parts:
@@ -335,7 +349,7 @@ class _Message:
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
         types = (self.net.params.dtype, self.pieces.offsets.dtype)
-        kernel = self.kernels.name_tensor_variant(kernel)
+        kernel = self.kernels.select_tensor_variant(kernel)
         self.kernels.launch(kernel, types, (blocks,), (THREADS,), **arguments)
 
 
@@ -353,10 +367,10 @@ class _NetworkArgument(NamedTuple):
     hidden: int
 
 
-class _Network:
+class _KernelNetwork:
     """Coordinates, packed parameters (rows of U^, then rows of V^), and in bwd2 their cotangents."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.fields = call.kernels, call.fields
         self.coords, self.params = call.inputs.coords, align(call.inputs.params)
         self.coords_dot, self.params_dot = call.dots.coords, align(call.dots.params)
@@ -383,9 +397,9 @@ class _Network:
         """Return V without b_v, with shape (H, F)."""
         return self.v_hat(params)[:-1]
 
-    def total(self, select_part: Callable[[Any], Any], outer: int = 1) -> Total:
+    def make_gradient_total(self, select_part: Callable[[Any], Any], outer: int = 1) -> PairwiseSum:
         """Return the `Total` for a part of the gradient of the parameters, without a target if it is not requested."""
-        return Total(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
+        return PairwiseSum(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
         stacked = self.kernels.empty(len(above) + len(below), above.shape[1])
@@ -402,7 +416,7 @@ class _Network:
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
         self.kernels.launch_elementwise("gno_hidden", (self.params.dtype,), size, **arguments)
 
-    def select(self, first: int, count: int, copies: int, s: Any) -> None:
+    def zero_inactive_units(self, first: int, count: int, copies: int, s: Any) -> None:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
         arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
         self.kernels.launch_elementwise("gno_zero_inactive", (self.params.dtype,), count * self.hidden, **arguments)
@@ -411,7 +425,7 @@ class _Network:
 # ---- gno_aggregate: sums of matrix-vector and of outer products ------------------------------------------------------
 
 
-class _Axes(NamedTuple):
+class _MatrixAxes(NamedTuple):
     """Matrix axes of kernel gno_contract: extents, strides, and numbers of lanes as exponents of two."""
 
     num_y: int
@@ -422,26 +436,30 @@ class _Axes(NamedTuple):
     x_bits: int
 
 
-def _sum_to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
+def _sum_to_destinations(call: OperatorCall, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
     """Write out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); skip pairs with None."""
     f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
     y_bits = min(ceil_log2(f_out), 5)
-    axes = _Axes(f_out, f_in, 1, f_out, y_bits, min(ceil_log2(f_in), 7 - y_bits))
-    _contract(call, pairs, sums.group_by_destination(call.graph), call.graph.indices, axes, out)
+    axes = _MatrixAxes(f_out, f_in, 1, f_out, y_bits, min(ceil_log2(f_in), 7 - y_bits))
+    _sum_matrix_vector_products(call, pairs, sums.group_by_destination(call.graph), call.graph.indices, axes, out)
 
 
-def _sum_to_sources(call: Call, kernel: Any) -> None:
+def _compute_feature_gradient(call: OperatorCall, kernel: Any) -> None:
     """Write features_j = sum over e out of j of K_e^T g_dst(e), if requested; zero if the kernel is None."""
     if "features" not in call.fields:
         return
     graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
     x_bits = min(ceil_log2(f_out), 5)
-    axes = _Axes(f_in, f_out, f_out, 1, min(ceil_log2(ceil_divide(f_in, 4)), 7 - x_bits), x_bits)
+    axes = _MatrixAxes(f_in, f_out, f_out, 1, min(ceil_log2(ceil_divide(f_in, 4)), 7 - x_bits), x_bits)
     others = graph.prepare().destinations
-    _contract(call, [(kernel, call.grad)], sums.group_by_source(graph), others, axes, call.fields["features"])
+    _sum_matrix_vector_products(
+        call, [(kernel, call.grad)], sums.group_by_source(graph), others, axes, call.fields["features"]
+    )
 
 
-def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: Any, axes: _Axes, out: Any) -> None:
+def _sum_matrix_vector_products(
+    call: OperatorCall, pairs: Sequence[tuple[Any, Any]], rows: CsrRows, others: Any, axes: _MatrixAxes, out: Any
+) -> None:
     """Launch gno_contract; `others` contains the row of the second factor for each position."""
     given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if not given or rows.num_positions == 0:
@@ -470,7 +488,7 @@ def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: 
     )
 
 
-def _sum_to_kernel(call: Call, features: Any) -> None:
+def _compute_kernel_gradient(call: OperatorCall, features: Any) -> None:
     """Write kernel_r = sum over positions with edge row r of g_dst h_src^T, if requested; zero without features."""
     graph, out = call.graph, call.fields["kernel"]
     if out is None:
@@ -497,4 +515,4 @@ def _sum_to_kernel(call: Call, features: Any) -> None:
         f_out=f_out,
         lane_bits=lane_bits,
     )
-    sums.clear_unused(graph, out)
+    sums.zero_unused_rows(graph, out)

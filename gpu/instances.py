@@ -25,7 +25,7 @@ C_TYPES = {
 }
 
 
-def instance(kernel: str, types: tuple[str, ...]) -> str:
+def format_instance_name(kernel: str, types: tuple[str, ...]) -> str:
     """Return the name expression of a kernel with the given template arguments."""
     return f"{kernel}<{', '.join(types)}>" if types else kernel
 
@@ -36,10 +36,10 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     >>> expand("gno_aggregate_fwd", ("float",), ("int", "long long"))
     ('gno_aggregate_fwd<float, int>', 'gno_aggregate_fwd<float, long long>')
     """
-    return tuple(instance(kernel, types) for types in product(*axes))
+    return tuple(format_instance_name(kernel, types) for types in product(*axes))
 
 
-def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
+def parse_types_and_degrees(name: str) -> tuple[frozenset[str], str]:
     """Return the types among the template arguments of an instance, and its number of degrees ("" if none)."""
     kernel, _, inside = name.removesuffix(">").partition("<")
     arguments = inside.split(", ") if inside else []
@@ -95,9 +95,9 @@ def compilation_order(name: str) -> int:
 
 def list_related_instances(family: str, name: str) -> list[str]:
     """Return the other instances that calls with the same types and degrees launch, slowest to compile first."""
-    types, degrees = parse_template_arguments(name)
+    types, degrees = parse_types_and_degrees(name)
     arguments = {
-        other: parse_template_arguments(other) for other in INSTANCES[family] if other != name and is_enabled(other)
+        other: parse_types_and_degrees(other) for other in INSTANCES[family] if other != name and is_enabled(other)
     }
     return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=compilation_order)
 
@@ -121,7 +121,7 @@ PRODUCTS = (
             *expand(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
             # Rows and columns of a tile (`TILES` in products.py).
             *(
-                instance(f"multiply_chunks_tiled{end}", ("float", *tile))
+                format_instance_name(f"multiply_chunks_tiled{end}", ("float", *tile))
                 for tile in (("32", "128"), ("64", "128"), ("128", "64"))
             ),
         )
@@ -184,7 +184,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gemnet_mask_units", FLOATS, INDICES),
         # The rows and columns that a lane keeps in registers (RegisterTile in gemnet_units.py).
         *(
-            instance(f"gemnet_{kernel}", (real, index, rows, cols))
+            format_instance_name(f"gemnet_{kernel}", (real, index, rows, cols))
             for kernel in ("unit_sums", "radial_gradient", "triplet_gradients", "embed_triplets", "sum_outer_products")
             for real, rows, cols in (("float", "8", "2"), ("float", "16", "1"), ("double", "8", "1"))
             for index in INDICES

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.cache import Cache, read_function_name
-from trigraph.gpu.instances import C_TYPES, instance
-from trigraph.locks import Lock
+from trigraph.gpu.cache import KernelCache, parse_function_name
+from trigraph.gpu.instances import C_TYPES, format_instance_name
+from trigraph.locks import ForkSafeLock
 
 Types = Sequence[Any]  # template arguments of a kernel
 Extents = Sequence[int]
@@ -67,8 +67,8 @@ class KernelError(RuntimeError):
 _ERRORS: dict[int, type[Exception]] = {1: ValueError, 2: KernelError, 3: MemoryError}
 
 # Launches must not overlap, because the threads and shared arrays of a library are global.
-_HOST_LOCK = Lock()
-_DEVICE_LOCK = Lock()
+_HOST_LOCK = ForkSafeLock()
+_DEVICE_LOCK = ForkSafeLock()
 
 
 class Runtime(ABC):
@@ -119,7 +119,7 @@ class Runtime(ABC):
     ) -> None: ...
 
 
-def runtime(array: Any) -> Runtime:
+def select_runtime(array: Any) -> Runtime:
     """Return the runtime of an array: the CPU for NumPy arrays, the device for CuPy arrays."""
     if isinstance(array, np.ndarray):
         return _HOST
@@ -131,10 +131,10 @@ def runtime(array: Any) -> Runtime:
 
 def instance_name(kernel: str, types: Types) -> str:
     """Return the C++ name expression of a kernel, such as ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
-    return instance(kernel, tuple(map(_template_argument, types)))
+    return format_instance_name(kernel, tuple(map(_format_template_argument, types)))
 
 
-def _template_argument(value: Any) -> str:
+def _format_template_argument(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -182,7 +182,7 @@ def _parse_parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
     )
 
 
-class Layout:
+class ParameterLayout:
     """The parameters of a kernel instance, accepted by name and passed in order."""
 
     def __init__(self, kernel: str, signature: str, names: str) -> None:
@@ -261,11 +261,11 @@ class HostLibrary:
         self._library.cuda_host_family.restype = ctypes.c_char_p
         self.family: str = self._library.cuda_host_family().decode()
         described = list_kernel_parameters(self._library).items()
-        self._kernels = {name: (i, Layout(name, *texts)) for i, (name, texts) in enumerate(described)}
+        self._kernels = {name: (i, ParameterLayout(name, *texts)) for i, (name, texts) in enumerate(described)}
 
-    def layout(self, name: str) -> Layout:
+    def parameter_layout(self, name: str) -> ParameterLayout:
         """Return the parameters of the kernel instance called `name`."""
-        layout: Layout = _look_up_instance(self._kernels, self.family, name)[1]
+        layout: ParameterLayout = _look_up_instance(self._kernels, self.family, name)[1]
         return layout
 
     def launch(
@@ -275,7 +275,7 @@ class HostLibrary:
         number, layout = _look_up_instance(self._kernels, self.family, name)
         _check_arguments(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)
-        packed = (_Argument * len(values))(*(_pack(name, parameter, value) for parameter, value in pairs))
+        packed = (_Argument * len(values))(*(_pack_argument(name, parameter, value) for parameter, value in pairs))
         triples = [(ctypes.c_uint * 3)(*(*extents, 1, 1)[:3]) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         arguments = (
@@ -288,7 +288,7 @@ class HostLibrary:
             message,
             ctypes.c_size_t(len(message)),
         )
-        status = _HOST_LOCK.hold(lambda: self._library.cuda_host_launch(*arguments))
+        status = _HOST_LOCK.call_while_held(lambda: self._library.cuda_host_launch(*arguments))
         if status == 0:
             return
         text = f"{name}: {self._replace_addresses_by_lines(message.value.decode(errors='replace'))}"
@@ -297,7 +297,7 @@ class HostLibrary:
     def _replace_addresses_by_lines(self, message: str) -> str:
         """Replace code addresses (``{0x1234}``) in a message of the race build by source lines."""
 
-        def line(match: re.Match[str]) -> str:
+        def find_source_line(match: re.Match[str]) -> str:
             addr2line = shutil.which("addr2line")
             if addr2line is None:
                 return match[0]
@@ -306,10 +306,10 @@ class HostLibrary:
             ours = [place.split(" ")[0] for place in places if place and not place.startswith("cuda_host.h")]
             return ours[0] if ours else match[0]
 
-        return re.sub(r"\{(0x[0-9a-f]+)\}", line, message)
+        return re.sub(r"\{(0x[0-9a-f]+)\}", find_source_line, message)
 
 
-def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) -> None:
+def _check_arguments(layout: ParameterLayout, values: Sequence[Any], array: type[Any]) -> None:
     """Check that ordered arguments match the types of the parameters; `array` is the array class."""
     for parameter, value in zip(layout.flat, values, strict=True):
         if parameter.is_pointer and value is None:
@@ -324,7 +324,7 @@ def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) ->
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
 
 
-def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
+def _pack_argument(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
     """Convert an argument for the library. Raises ValueError for a misaligned array or a read-only output."""
     what = f"{kernel}: argument {parameter.name}"
     if value is None:
@@ -384,7 +384,7 @@ class HostRuntime(Runtime):
     ) -> None:
         """Run a kernel synchronously."""
         name, library = instance_name(kernel, types), self.library(family)
-        values = library.layout(name).order_arguments(arguments)
+        values = library.parameter_layout(name).order_arguments(arguments)
         library.launch(name, grid, block, values, shared_mem, self.order, self.seed)
 
 
@@ -416,7 +416,7 @@ _HOST = HostRuntime()
 
 
 @functools.cache  # safe to cache, because the installed file does not change
-def _read_build_parameters() -> dict[str, dict[str, tuple[str, str]]]:
+def _read_kernel_parameters() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance, as recorded by the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
     return json.loads(file.read_text(encoding="utf-8"))
@@ -431,7 +431,7 @@ class DeviceRuntime(Runtime):
         import cupy
 
         self.xp = cupy
-        self.cache = Cache(cupy)
+        self.cache = KernelCache(cupy)
         # Compiled functions with their layouts and structs, keyed by device, kernel and template arguments. The
         # installed sources do not change, so the key need not include them. A function is valid as long as its device's
         # context exists.
@@ -456,15 +456,15 @@ class DeviceRuntime(Runtime):
         entry = self._functions.get(key)
         if entry is None:
             name = instance_name(kernel, types)
-            described = _look_up_instance(_read_build_parameters()[family], family, name)
-            layout = Layout(name, *described)
+            described = _look_up_instance(_read_kernel_parameters()[family], family, name)
+            layout = ParameterLayout(name, *described)
             args = layout.order_arguments(arguments)
             _check_arguments(layout, args, self.xp.ndarray)
             for parameter, value in zip(layout.flat, args, strict=True):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
                     raise ValueError(f"{name}: argument {parameter.name} {text}")
-            function = _DEVICE_LOCK.hold(lambda: self.compiled(family, name))
+            function = _DEVICE_LOCK.call_while_held(lambda: self.get_or_compile_function(family, name))
             entry = self._functions[key] = function, layout, _find_structs(described[0])
         function, layout, structs = entry
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
@@ -475,23 +475,23 @@ class DeviceRuntime(Runtime):
             values[first:end] = [_pack_struct(dtype, values[first:end])]
         function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)
 
-    def compiled(self, family: str, name: str) -> Any:
+    def get_or_compile_function(self, family: str, name: str) -> Any:
         """Return the compiled instance for the current device, and start compiling related instances."""
-        if COMPILE_AHEAD and self.cache.find(family, name) is None:
-            self.cache.begin(family, name)
-        path = self.cache.compiled(family, name)
-        return self.xp.RawModule(path=str(path)).get_function(read_function_name(path))
+        if COMPILE_AHEAD and self.cache.find_compiled_file(family, name) is None:
+            self.cache.start_compiling_related(family, name)
+        path = self.cache.get_or_compile(family, name)
+        return self.xp.RawModule(path=str(path)).get_function(parse_function_name(path))
 
 
 _device: DeviceRuntime | None = None  # one per process, because it depends only on CuPy
 
 
 def _device_runtime() -> DeviceRuntime:
-    def create_runtime() -> DeviceRuntime:
+    def get_or_create_runtime() -> DeviceRuntime:
         global _device
         if _device is None:
             _device = DeviceRuntime()
         return _device
 
-    runtime: DeviceRuntime = _DEVICE_LOCK.hold(create_runtime)
+    runtime: DeviceRuntime = _DEVICE_LOCK.call_while_held(get_or_create_runtime)
     return runtime

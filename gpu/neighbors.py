@@ -1,6 +1,6 @@
 """Neighbour search on the device with a fixed capacity, by the kernels in kernels/neighbors.cuh.
 
-Between calls of these functions, `CapacitySearch` sorts the atoms by bin and sums the counts. `batch` is int64,
+Between calls of these functions, `PaddedNeighborSearch` sorts the atoms by bin and sums the counts. `batch` is int64,
 `frames` is float64 (num_structures, NEIGHBOR_FRAME), and the other arrays are int32: bins and refused (num_atoms,),
 crossed (num_atoms, 3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.gpu.sums import Kernels
+from trigraph.gpu.sums import KernelLauncher
 from trigraph.graphs.neighbors import MAX_CUTOFFS, find_cell_limit
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
@@ -27,7 +27,7 @@ def bin_atoms(
     `periodic` has shape (num_structures, 3). Atoms whose structure number is num_structures or above are ghosts.
     """
     frames, bins, crossed, refused = outputs
-    kernels, types = Kernels(_FAMILY, pos), (pos.dtype, offsets.dtype)
+    kernels, types = KernelLauncher(_FAMILY, pos), (pos.dtype, offsets.dtype)
     kernels.launch(
         "neighbor_frames", types, (len(periodic),), (THREADS,), pos=pos, cells=cells, periodic=periodic,
         offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
@@ -42,7 +42,7 @@ def bin_atoms(
     )  # fmt: skip
 
 
-def find_pairs(
+def count_or_write_pairs(
     pos: Any,
     batch: Any,
     offsets: Any,
@@ -62,7 +62,7 @@ def find_pairs(
     """
     frames, own, crossed = atoms
     order, starts = bins
-    kernels, writes = Kernels(_FAMILY, pos), ends is not None
+    kernels, writes = KernelLauncher(_FAMILY, pos), ends is not None
     kernels.launch_elementwise(
         "neighbor_pairs",
         (pos.dtype, offsets.dtype, writes),
@@ -73,9 +73,9 @@ def find_pairs(
     )  # fmt: skip
 
 
-def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any) -> None:
+def sort_and_link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any) -> None:
     """Sort edges by source, destination and shifts, and write the arrays of their `EdgeGraph` except the offsets."""
-    kernels = Kernels(_FAMILY, pos)
+    kernels = KernelLauncher(_FAMILY, pos)
     most, num_atoms = edges.shape[1], len(row_offsets) - 1
     ordered = kernels.xp.empty(edges.shape, edges.dtype)
     sizes = {"row_offsets": row_offsets, "num_atoms": num_atoms, "most_edges": most}

@@ -5,28 +5,28 @@ A library would add the terms of all rows in one chain; these kernels limit chai
 
 from typing import Any, NamedTuple
 
-from trigraph.gpu.sums import ROWS, Kernels, ceil_divide, ceil_log2
+from trigraph.gpu.sums import ROWS, KernelLauncher, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
 
-class Tile(NamedTuple):
+class TileLanes(NamedTuple):
     """Lanes along rows and columns of a block's tile (see kernels/products.cuh), as exponents of two."""
 
     row_bits: int
     col_bits: int
 
     @classmethod
-    def for_product(cls, rows: int, cols: int) -> "Tile":
+    def for_product(cls, rows: int, cols: int) -> "TileLanes":
         """Return the lanes for a product with `rows` rows and `cols` columns, with at most 16 slices per warp."""
         col_bits = min(ceil_log2(ceil_divide(cols, 2)), 4)
         return cls(max(min(ceil_log2(ceil_divide(rows, 4)), 3), 1 - col_bits), col_bits)
 
     @property
-    def threads(self) -> int:
+    def num_threads(self) -> int:
         """Number of threads in a block."""
         return 1 << max(self.row_bits + self.col_bits, 5)
 
-    def tiles(self, rows: int, cols: int) -> int:
+    def count_tiles(self, rows: int, cols: int) -> int:
         """Return the number of tiles that cover a matrix."""
         return ceil_divide(rows, 4 << self.row_bits) * ceil_divide(cols, 2 << self.col_bits)
 
@@ -44,7 +44,7 @@ class Columns(NamedTuple):
 TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
 
 
-def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
+def multiply_chunks(kernels: KernelLauncher, left: Any, right: Any) -> Any:
     """Return left^T right for chunks of ROWS rows, with shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
@@ -66,15 +66,15 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
         rows, cols = next((TILES[width] for width in TILES if left.width <= width), TILES[128])
         blocks = len(out) * ceil_divide(left.width, rows) * ceil_divide(right.width, cols)
         kernels.launch(
-            kernels.name_tensor_variant("multiply_chunks_tiled"),
+            kernels.select_tensor_variant("multiply_chunks_tiled"),
             (out.dtype, rows, cols),
             (blocks,),
             (THREADS,),
             **arguments,
         )
     else:
-        tile = Tile.for_product(left.width, right.width)
-        blocks = len(out) * tile.tiles(left.width, right.width)
+        tile = TileLanes.for_product(left.width, right.width)
+        blocks = len(out) * tile.count_tiles(left.width, right.width)
         arguments |= {"row_bits": tile.row_bits, "col_bits": tile.col_bits}
-        kernels.launch("multiply_chunks", (out.dtype,), (blocks,), (tile.threads,), **arguments)
+        kernels.launch("multiply_chunks", (out.dtype,), (blocks,), (tile.num_threads,), **arguments)
     return out

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trigraph.gpu.sums import Kernels
+from trigraph.gpu.sums import KernelLauncher
 
 
 def fill_silu_derivatives(order: int, *arrays: Any) -> None:
@@ -12,5 +12,5 @@ def fill_silu_derivatives(order: int, *arrays: Any) -> None:
         names = ["ggg_grad", "ggg_x", *names[:3], "out_gg", *names[3:]]
     arguments = dict(zip(names, arrays, strict=True))
     x = arguments["x"]
-    kernels = Kernels("dimenet", x)  # the kernel family of the potentials, which use SiLU
+    kernels = KernelLauncher("dimenet", x)  # the kernel family of the potentials, which use SiLU
     kernels.launch_elementwise(f"silu_bwd{order}", (kernels.dtype,), x.size, **arguments, size=x.size)

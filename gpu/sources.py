@@ -24,7 +24,7 @@ def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Pa
     seen[path] = text
     name = os.path.relpath(path, root).replace(os.sep, "/")
 
-    def replace(match: re.Match[str]) -> str:
+    def replace_include(match: re.Match[str]) -> str:
         included = (path.parent / match.group(1)).resolve()
         if generated is not None and not included.is_file():
             included = (generated / match.group(1)).resolve()
@@ -36,4 +36,4 @@ def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Pa
         return f'{expand_includes(included, root, seen, generated)}\n#line {line + 1} "{name}"'.removesuffix("\n")
 
     body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", text, flags=re.MULTILINE)
-    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, body)
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace_include, body)

@@ -54,7 +54,7 @@ STACK_KERNELS = (
 )
 
 
-class Usage(NamedTuple):
+class LocalMemoryUsage(NamedTuple):
     """Local memory used by a kernel, in bytes."""
 
     stack: int
@@ -66,7 +66,7 @@ def may_use_local_memory(instance: str) -> bool:
     return instance in SPILLS or instance.split("<")[0] in STACK_KERNELS
 
 
-def find_unexpected(usages: dict[str, Usage]) -> list[str]:
+def describe_unexpected_usage(usages: dict[str, LocalMemoryUsage]) -> list[str]:
     """Return a message for each instance that unexpectedly spills registers or uses a stack."""
     return [
         f"{name} has {usage}"
@@ -75,7 +75,9 @@ def find_unexpected(usages: dict[str, Usage]) -> list[str]:
     ]
 
 
-def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -> dict[str, Usage]:
+def compile_and_measure_memory(
+    source: Path, instances: Iterable[str], architecture: str
+) -> dict[str, LocalMemoryUsage]:
     """Compile a ``.cu`` file for an architecture (``"sm_90"``) and return the usage of each instance.
 
     Instances are name expressions, such as ``gno_hidden<float>``. If NVRTC rejects the source, cuda.core raises an
@@ -90,5 +92,7 @@ def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -
     memory = re.compile(
         r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     )
-    usage = {name: Usage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())}
+    usage = {
+        name: LocalMemoryUsage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())
+    }
     return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}

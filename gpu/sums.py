@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from trigraph.gpu.instances import TENSOR_SUFFIX, uses_tensor_cores
-from trigraph.gpu.launcher import Extents, Types, runtime
+from trigraph.gpu.launcher import Extents, Types, select_runtime
 from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
@@ -24,12 +24,12 @@ MAX_LAUNCH_ROWS = 65535 * ROWS  # rows per launch, limited by the number of bloc
 MAX_LEVELS = 16  # maximum number of levels in the tree of block sums
 
 
-class Kernels:
+class KernelLauncher:
     """Launches kernels of a family for the device and dtype of an array."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
-        self.runtime = runtime(array)
+        self.runtime = select_runtime(array)
         self.xp = self.runtime.xp
 
     def empty(self, *shape: int) -> Any:
@@ -46,7 +46,7 @@ class Kernels:
         """Launch a kernel with a thread for each of `count` elements."""
         self.launch(kernel, types, (ceil_divide(count, THREADS),), (THREADS,), **arguments)
 
-    def name_tensor_variant(self, kernel: str) -> str:
+    def select_tensor_variant(self, kernel: str) -> str:
         """Return the name of the tensor-core version of `kernel` if float32 kernels use tensor cores, else `kernel`."""
         return kernel + TENSOR_SUFFIX if self.dtype == "float32" and uses_tensor_cores() else kernel
 
@@ -61,7 +61,7 @@ class Kernels:
             out = self.xp.empty((len(left), width), left.dtype)
         columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
         self.launch(
-            self.name_tensor_variant("multiply"),
+            self.select_tensor_variant("multiply"),
             (left.dtype, columns),
             (ceil_divide(len(left), MATRIX_ROWS * 4 // left.itemsize) * ceil_divide(width, columns),),
             (THREADS,),
@@ -107,13 +107,13 @@ def iterate_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
         yield first, min(step, count - first)
 
 
-def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1, fresh: bool = False) -> None:
+def sum_rows(kernels: KernelLauncher, values: Any, total: Any, outer: int = 1, fresh: bool = False) -> None:
     """Add the sum over the first axis of `values` to `total`; see `Total` for `outer` and `fresh`."""
-    with Total(kernels, total, outer, fresh) as sums:
+    with PairwiseSum(kernels, total, outer, fresh) as sums:
         sums.add(values)
 
 
-class Total:
+class PairwiseSum:
     """Pairwise sum of parts, written to `total` at the end of the ``with`` block.
 
     Rows of an array store sums of 1, 2, 4, ... parts until another sum of equally many parts is available. One launch
@@ -123,7 +123,7 @@ class Total:
     sum replaces `total`; by default, it is added to `total`.
     """
 
-    def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
+    def __init__(self, kernels: KernelLauncher, total: Any, outer: int = 1, fresh: bool = False) -> None:
         self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
         self._waiting: Any = None  # the last part, reduced to at most ROWS rows, which is not yet in `_sums`
         self._sums: Any = None
@@ -134,23 +134,25 @@ class Total:
         if len(values) == 0:
             return
         if self._waiting is not None:
-            self._merge_waiting()
+            self._merge_waiting_part()
         while len(values) > ROWS:
             sums = self._kernels.xp.empty((ceil_divide(len(values), ROWS), self._total.size), self._total.dtype)
-            self._sum(values, sums, 1, None, 0, False)
+            self._launch_sum_rows(values, sums, 1, None, 0, False)
             values = sums
         self._waiting = values
 
-    def _merge_waiting(self) -> None:
+    def _merge_waiting_part(self) -> None:
         """Add the waiting part to the sums that it completes."""
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
         completed = (self._count ^ (self._count + 1)).bit_length() - 1  # number of trailing one bits of `_count`
         level = self._count.bit_count() - completed
-        self._sum(self._waiting, self._sums[level:], 1, self._sums[level:], completed, False)
+        self._launch_sum_rows(self._waiting, self._sums[level:], 1, self._sums[level:], completed, False)
         self._count += 1
 
-    def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
+    def _launch_sum_rows(
+        self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool
+    ) -> None:
         width = self._total.size
         for first in range(0, len(values), MAX_LAUNCH_ROWS):  # a single iteration unless there are millions of rows
             part = values[first : first + MAX_LAUNCH_ROWS]
@@ -170,12 +172,14 @@ class Total:
                 sums=out[first // ROWS :],
             )
 
-    def __enter__(self) -> "Total":
+    def __enter__(self) -> "PairwiseSum":
         return self
 
     def __exit__(self, error_type: Any, *_: object) -> None:
         if error_type is None and self._waiting is not None:
-            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh)
+            self._launch_sum_rows(
+                self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh
+            )
         elif error_type is None and self._fresh:
             self._total.fill(0)
 
@@ -189,7 +193,7 @@ class RowPartition(NamedTuple):
     num_pieces: int
 
 
-class Rows(NamedTuple):
+class CsrRows(NamedTuple):
     """Rows of a CSR array and their pieces.
 
     Row i has the positions offsets[i]..offsets[i+1]-1, or the entries of `order` there. A row with at most PART_SIZE
@@ -218,31 +222,31 @@ class Rows(NamedTuple):
         parts = None if self.long is None else self.long.parts
         return RowPartition(self.offsets, parts, self.num_rows, self.num_pieces)
 
-    def long_blocks(self, width: int) -> tuple[tuple[int], dict[str, Any]]:
+    def long_row_grid_and_arguments(self, width: int) -> tuple[tuple[int], dict[str, Any]]:
         """Return the grid (a block for each long row and 32 columns), and the kernel arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
         return (count * ceil_divide(width, 32),), {"long_rows": self.long.rows, "num_long": count}
 
 
-def group_by_destination(graph: Any) -> Rows:
+def group_by_destination(graph: Any) -> CsrRows:
     """Return the positions of a `CSC` grouped by destination."""
     long = graph.long_rows("offsets") if graph.max_in_degree > PART_SIZE else None
-    return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
+    return CsrRows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
-def group_by_source(graph: Any) -> Rows:
+def group_by_source(graph: Any) -> CsrRows:
     """Return the positions of a `CSC` grouped by source."""
     offsets, order = graph.prepare()[1:3]
-    return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
+    return CsrRows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
-def group_by_row(graph: Any) -> Rows:
+def group_by_row(graph: Any) -> CsrRows:
     """Return the positions of a `CSC` grouped by edge row, without offsets and order if rows and positions coincide."""
     if graph.edges_in_order:
-        return Rows(None, None, graph.num_positions, graph.num_positions, None)
+        return CsrRows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
-    return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets"))
+    return CsrRows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets"))
 
 
 def edge_ids(graph: Any) -> Any:
@@ -250,33 +254,33 @@ def edge_ids(graph: Any) -> Any:
     return None if graph.edges_in_order else graph.edge_ids
 
 
-def clear_unused(graph: Any, out: Any) -> None:
+def zero_unused_rows(graph: Any, out: Any) -> None:
     """Set to zero the rows of an edge array after the last position, which `group_by_row` omits."""
     if graph.edges_in_order and graph.num_edges > graph.num_positions:
         out[graph.num_positions :].fill(0)
 
 
-def allocate_overflow(kernels: Kernels, rows: Rows, out: Any) -> Any:
+def allocate_overflow(kernels: KernelLauncher, rows: CsrRows, out: Any) -> Any:
     """Return workspace for the sums of parts of long rows, or None if no row is long."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
-def add_long_row_parts(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
+def add_long_row_parts(kernels: KernelLauncher, rows: CsrRows, overflow: Any, out: Any, divisor: Any = None) -> None:
     """Sum the parts of each long row, divide the sum by `divisor`, if given, and write it to `out`."""
     if rows.long is None:
         return
     width = out.shape[1]
-    grid, long_rows = rows.long_blocks(width)
+    grid, long_rows = rows.long_row_grid_and_arguments(width)
     arguments = {"overflow": overflow, **long_rows, "width": width, "divisor": divisor, "out": out}
     kernels.launch("sum_long_row_parts", (out.dtype, rows.offsets.dtype), grid, (32, 8), **arguments)
 
 
 def sum_positions(
-    kernels: Kernels,
+    kernels: KernelLauncher,
     kernel: str,
     types: Types,
     grid: Extents,
-    rows: Rows,
+    rows: CsrRows,
     out: Any,
     divisor: Any = None,
     /,
@@ -292,7 +296,7 @@ def sum_positions(
     add_long_row_parts(kernels, rows, overflow, out, divisor)
 
 
-def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
+def sum_gathered_rows(kernels: KernelLauncher, values: Any, rows: CsrRows, out: Any) -> None:
     """Write out[i], the sum of values[position] over the positions of row i."""
     width = out.shape[1]
     lane_bits = min(ceil_log2(width), 7)
@@ -301,7 +305,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     sum_positions(kernels, "sum_gathered_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
-def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
+def copy_rows_to_pieces(kernels: KernelLauncher, rows: CsrRows, values: Any) -> Any:
     """Return the row of `values` for each piece, or zeros for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
@@ -309,7 +313,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     return out
 
 
-def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
+def sum_pieces(kernels: KernelLauncher, rows: CsrRows, values: Any, out: Any) -> None:
     """Write out[i], the sum of the rows of `values` that belong to pieces of row i."""
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}

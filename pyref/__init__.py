@@ -17,7 +17,7 @@ for _spec in DEFINITIONS:  # import the functions of all orders, and the functio
     globals().update({name: f for name, f in _functions.items() if name.startswith(f"{_spec.name}_")})
 
 
-def third(op: Operator, values: Any, wanted: Any) -> Any:
+def compute_third_derivative(op: Operator, values: Any, wanted: Any) -> Any:
     """Return bwd3, the derivative of bwd and bwd2 along the cotangents ggg_, from the same formulas.
 
     An analytic f has f(x + i h c) = f(x) + i h f'(x) c + O(h^2), where h^2 is far below the rounding error of f(x), so
@@ -42,7 +42,7 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
             for order, prefix in (("bwd", "gg_"), ("bwd2", "")):
                 lower = OPERATORS[f"{spec.name}_{order}"]
                 fields = {prefix + f.name: f.name for f in lower.fields if prefix + f.name in wanted}
-                arguments = {n: moved.get(n) for n in lower.names} | {"wrt": tuple(fields.values())}
+                arguments = {n: moved.get(n) for n in lower.signature_names} | {"wrt": tuple(fields.values())}
                 found = globals()[lower.name](**arguments)
                 for n, f in fields.items():
                     results[n] = results.get(n, 0) + np.ldexp(getattr(found, f).imag, shift)
@@ -53,9 +53,9 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
     """Run a call that has passed the checks. `out` receives copies, because the formulas return new arrays."""
     if op.order == 3:
-        result = third(op, values, wanted)
+        result = compute_third_derivative(op, values, wanted)
     else:
-        result = globals()[op.name](**values, **({"wrt": wanted} if op.selective else {}))
+        result = globals()[op.name](**values, **({"wrt": wanted} if op.accepts_wrt else {}))
     for name, array in out.items():
-        array[...] = result if op.single else getattr(result, name)
+        array[...] = result if op.returns_array else getattr(result, name)
     return result

@@ -5,7 +5,7 @@ import numpy as np
 from trigraph.table import result_type
 
 
-def results(name, wrt, **fields):
+def evaluate_fields(name, wrt, **fields):
     """Evaluate the requested fields; each field is passed as a function without arguments."""
     asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
     return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
@@ -16,7 +16,7 @@ def zero_if_none(x, like):
     return np.zeros_like(like) if x is None else x
 
 
-def scatter(index, rows, num):
+def scatter_sum(index, rows, num):
     """Sum the rows that share an index, in order of appearance."""
     out = np.zeros((num, *rows.shape[1:]), rows.dtype)
     np.add.at(out, index, rows)

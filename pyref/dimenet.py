@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import spherical_jn
 
-from trigraph.pyref.common import ldexp, results, scatter, zero_if_none
+from trigraph.pyref.common import evaluate_fields, ldexp, scatter_sum, zero_if_none
 from trigraph.table import result_type
 
 
@@ -30,12 +30,12 @@ def bessel_zeros(num_spherical, num_radial):
     return np.array(table)
 
 
-def find_inside(dist):
+def is_inside_cutoff(dist):
     """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that NaN counts as inside."""
     return ~(dist.real >= 1)[:, None]
 
 
-def select_inside(inside, *terms):
+def zero_outside_cutoff(inside, *terms):
     """Return the terms inside the cutoff, and zero beyond it, even for terms that are NaN."""
     return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
 
@@ -57,12 +57,12 @@ def product_rule(env, f):
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
 
-def sines(dist, freq, envelope_exponent):
+def sine_basis_derivatives(dist, freq, envelope_exponent):
     """Return rbf and its first two derivatives with respect to x, each (num_edges, R)."""
     x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
-    return select_inside(
-        find_inside(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s))
+    return zero_outside_cutoff(
+        is_inside_cutoff(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s))
     )
 
 
@@ -74,7 +74,7 @@ def spherical_bessel(l, y):
     return j
 
 
-def bessels(dist, num_spherical, num_radial, envelope_exponent):
+def bessel_basis_derivatives(dist, num_spherical, num_radial, envelope_exponent):
     """Return sbf_rad and its first two derivatives with respect to x, each (num_edges, S*R)."""
     x = dist[:, None]
     l = np.repeat(np.arange(num_spherical), num_radial)
@@ -86,31 +86,33 @@ def bessels(dist, num_spherical, num_radial, envelope_exponent):
     d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # Special functions are evaluated in float64 and, for float32, rounded.
     f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d_j, d2_j))]
-    return select_inside(find_inside(dist), *product_rule(envelope(x, envelope_exponent), f))
+    return zero_outside_cutoff(is_inside_cutoff(dist), *product_rule(envelope(x, envelope_exponent), f))
 
 
 def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
     """Return rbf = env(x) sin(freq x) and sbf_rad = env(x) N j_l(z x), with zeros z of j_l and norms N."""
-    rbf = sines(dist, freq, envelope_exponent)[0]
-    return result_type("radial_basis_fwd")(rbf, bessels(dist, num_spherical, len(freq), envelope_exponent)[0])
+    rbf = sine_basis_derivatives(dist, freq, envelope_exponent)[0]
+    return result_type("radial_basis_fwd")(
+        rbf, bessel_basis_derivatives(dist, num_spherical, len(freq), envelope_exponent)[0]
+    )
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
     """Return gradients: dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum grad_rbf env x cos(freq x)."""
-    x, inside = dist[:, None], find_inside(dist)
+    x, inside = dist[:, None], is_inside_cutoff(dist)
     env = envelope(x, envelope_exponent)
 
     def grad_dist():
-        d_rbf = sines(dist, freq, envelope_exponent)[1]
-        d_sbf = bessels(dist, num_spherical, len(freq), envelope_exponent)[1]
-        by_rbf, by_sbf = select_inside(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
+        d_rbf = sine_basis_derivatives(dist, freq, envelope_exponent)[1]
+        d_sbf = bessel_basis_derivatives(dist, num_spherical, len(freq), envelope_exponent)[1]
+        by_rbf, by_sbf = zero_outside_cutoff(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
         return by_rbf.sum(1) + by_sbf.sum(1)
 
-    return results(
+    return evaluate_fields(
         "radial_basis_bwd",
         wrt,
         dist=grad_dist,
-        freq=lambda: select_inside(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
+        freq=lambda: zero_outside_cutoff(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
     )
 
 
@@ -118,28 +120,28 @@ def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, where dist and freq are the results of radial_basis_bwd."""
-    x, inside = dist[:, None], find_inside(dist)
+    x, inside = dist[:, None], is_inside_cutoff(dist)
     x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
-    _, d_rbf, d2_rbf = sines(dist, freq, envelope_exponent)
-    _, d_sbf, d2_sbf = bessels(dist, num_spherical, len(freq), envelope_exponent)
+    _, d_rbf, d2_rbf = sine_basis_derivatives(dist, freq, envelope_exponent)
+    _, d_sbf, d2_sbf = bessel_basis_derivatives(dist, num_spherical, len(freq), envelope_exponent)
     by_freq, by_freq_freq = env[0] * x * c, -env[0] * x**2 * s
     mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
 
-    def out_dist():
-        by_rbf, by_sbf = select_inside(
+    def grad_dist():
+        by_rbf, by_sbf = zero_outside_cutoff(
             inside, grad_rbf * (x_dot * d2_rbf + freq_dot * mixed), grad_sbf_rad * x_dot * d2_sbf
         )
         return by_rbf.sum(1) + by_sbf.sum(1)
 
-    return results(
+    return evaluate_fields(
         "radial_basis_bwd2",
         wrt,
-        grad_rbf=lambda: select_inside(inside, x_dot * d_rbf + freq_dot * by_freq)[0],
-        grad_sbf_rad=lambda: select_inside(inside, x_dot * d_sbf)[0],
-        dist=out_dist,
-        freq=lambda: select_inside(inside, grad_rbf * (x_dot * mixed + freq_dot * by_freq_freq))[0].sum(0),
+        grad_rbf=lambda: zero_outside_cutoff(inside, x_dot * d_rbf + freq_dot * by_freq)[0],
+        grad_sbf_rad=lambda: zero_outside_cutoff(inside, x_dot * d_sbf)[0],
+        dist=grad_dist,
+        freq=lambda: zero_outside_cutoff(inside, grad_rbf * (x_dot * mixed + freq_dot * by_freq_freq))[0].sum(0),
     )
 
 
@@ -148,7 +150,7 @@ def radial_basis_kinks(dist, freq, num_spherical=7, envelope_exponent=5):
     return dist[:, None] - 1
 
 
-def triplets(graph, exclude):
+def list_triplets(graph, exclude):
     """Return the edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
     degree = np.diff(graph.dst_offsets)[graph.src]
     e = np.repeat(np.arange(graph.num_edges), degree)
@@ -163,7 +165,7 @@ def triplets(graph, exclude):
     return e[keep], f[keep]
 
 
-def angular_basis(cosine, num_spherical):
+def angular_basis_derivatives(cosine, num_spherical):
     """Return Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives in the cosine, each (num_triplets, S)."""
     P = np.zeros((3, len(cosine), num_spherical), cosine.dtype)
     P[0, :, 0] = 1
@@ -181,7 +183,7 @@ def dot(a, b):
     return (a * b).sum(-1, keepdims=True)
 
 
-def directions(vec):
+def normalise_vectors(vec):
     """Return v/|v|, length and n with |v| = 2^n length; n, the largest component's exponent, avoids overflow."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
     scaled = ldexp(vec, -n)
@@ -200,31 +202,31 @@ def join_weights(W1, W2):
     return np.ascontiguousarray(np.concatenate([W1.reshape(-1, W2.shape[1]), W2]))
 
 
-def project(r, Y, W1):
+def project_basis(r, Y, W1):
     """Return basis_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
     return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
 
 
 def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"):
     """Return out_c(e) = sum over f of x_c(f) w_c."""
-    e, f = triplets(graph, exclude)
+    e, f = list_triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    unit = directions(vec)[0]
-    Y = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)[0]
-    basis = project(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
-    return scatter(e, embedding[f] * (basis @ W2.T), graph.num_edges)
+    unit = normalise_vectors(vec)[0]
+    Y = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)[0]
+    basis = project_basis(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
+    return scatter_sum(e, embedding[f] * (basis @ W2.T), graph.num_edges)
 
 
 def agg_edge_to_edge_bwd(
     grad_out, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node", wrt=None
 ):
     """Apply the chain rule through out, w, basis, Y, the cosine and u = vec/|vec|."""
-    e, f = triplets(graph, exclude)
+    e, f = list_triplets(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    unit, length, n = directions(vec)
-    Y, d_Y, _ = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)
+    unit, length, n = normalise_vectors(vec)
+    Y, d_Y, _ = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)
     r = sbf_rad.reshape(-1, num_spherical, num_radial)[f]
-    basis = project(r, Y, W1)
+    basis = project_basis(r, Y, W1)
     grad_w = grad_out[e] * embedding[f]
     grad_basis = grad_w @ W2
     grad_rY = np.einsum("lnm,tm->tln", W1, grad_basis)
@@ -232,18 +234,18 @@ def agg_edge_to_edge_bwd(
     def grad_vec():
         grad_cosine = ((r * grad_rY).sum(-1) * d_Y)[:, 1:].sum(-1, keepdims=True)  # Y_0 is constant
         at_e, at_f = grad_cosine * unit[f], grad_cosine * unit[e]
-        grad_unit = scatter(e, at_e, graph.num_edges) + scatter(f, at_f, graph.num_edges)
+        grad_unit = scatter_sum(e, at_e, graph.num_edges) + scatter_sum(f, at_f, graph.num_edges)
         return ldexp((grad_unit - unit * dot(unit, grad_unit)) / length, -n)
 
     def grad_weights():
         return join_weights(np.einsum("tln,tl,tm->lnm", r, Y, grad_basis, optimize=True), grad_w.T @ basis)
 
-    return results(
+    return evaluate_fields(
         "agg_edge_to_edge_bwd",
         wrt,
         vec=grad_vec,
-        sbf_rad=lambda: scatter(f, Y[:, :, None] * grad_rY, graph.num_edges).reshape(sbf_rad.shape),
-        embedding=lambda: scatter(f, grad_out[e] * (basis @ W2.T), graph.num_edges),
+        sbf_rad=lambda: scatter_sum(f, Y[:, :, None] * grad_rY, graph.num_edges).reshape(sbf_rad.shape),
+        embedding=lambda: scatter_sum(f, grad_out[e] * (basis @ W2.T), graph.num_edges),
         weights=grad_weights,
     )
 
@@ -278,7 +280,7 @@ def agg_edge_to_edge_bwd2_main(
     by_embedding = agg_edge_to_edge_bwd(
         grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *shared_arguments
     )
-    return results(
+    return evaluate_fields(
         "agg_edge_to_edge_bwd2_main",
         wrt,
         sbf_rad=lambda: by_embedding.sbf_rad,
@@ -289,14 +291,14 @@ def agg_edge_to_edge_bwd2_main(
 
 def unit_tangent(vec, vec_dot):
     """Return u = v/|v| and its derivative along v_dot, (v_dot - u (u.v_dot)) / |v|."""
-    unit, length, n = directions(vec)
+    unit, length, n = normalise_vectors(vec)
     scaled_dot = ldexp(vec_dot, -n)
     return unit, (scaled_dot - unit * dot(unit, scaled_dot)) / length
 
 
 def unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
     """Return the cotangent of v, given the cotangents of u and of its derivative."""
-    unit, length, n = directions(vec)
+    unit, length, n = normalise_vectors(vec)
     _, unit_dot = unit_tangent(vec, vec_dot)
     scaled_dot = ldexp(vec_dot, -n)
     grad_t = grad_unit - (dot(unit, scaled_dot) * grad_unit_dot + dot(grad_unit_dot, unit) * scaled_dot) / length
@@ -321,19 +323,21 @@ def agg_edge_to_edge_bwd2(
     wrt=None,
 ):
     """Return the gradient of sum grad_out out_dot. Names ending in _dot are derivatives along the cotangents gg_."""
-    e, f = triplets(graph, exclude)
+    e, f = list_triplets(graph, exclude)
     vec_dot, x_dot = zero_if_none(gg_vec, vec), zero_if_none(gg_embedding, embedding)[f]
     r_dot = zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
     W1, W2 = split_weights(weights, num_spherical, num_radial)
     W1_dot, W2_dot = split_weights(zero_if_none(gg_weights, weights), num_spherical, num_radial)
     unit, unit_dot = unit_tangent(vec, vec_dot)
     cosine_dot = dot(unit_dot[e], unit[f]) + dot(unit[e], unit_dot[f])
-    Y, d_Y, d2_Y = angular_basis(dot(unit[e], unit[f])[:, 0], num_spherical)
+    Y, d_Y, d2_Y = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)
     Y_dot = d_Y * cosine_dot
     Y_dot[:, 0] = 0  # Y_0 is constant, even if cosine_dot is NaN
     r, x, g = sbf_rad.reshape(-1, num_spherical, num_radial)[f], embedding[f], grad_out[e]
-    basis = project(r, Y, W1)
-    basis_dot = project(r_dot, Y, W1) + project(r[:, 1:], Y_dot[:, 1:], W1[1:]) + project(r, Y, W1_dot)
+    basis = project_basis(r, Y, W1)
+    basis_dot = (
+        project_basis(r_dot, Y, W1) + project_basis(r[:, 1:], Y_dot[:, 1:], W1[1:]) + project_basis(r, Y, W1_dot)
+    )
     w, w_dot = basis @ W2.T, basis @ W2_dot.T + basis_dot @ W2.T
     grad_w, grad_w_dot = g * x_dot, g * x
     grad_basis, grad_basis_dot = grad_w @ W2 + grad_w_dot @ W2_dot, grad_w_dot @ W2
@@ -347,8 +351,8 @@ def agg_edge_to_edge_bwd2(
         n = graph.num_edges
         at_e = grad_cosine * unit[f] + grad_cosine_dot * unit_dot[f]
         at_f = grad_cosine * unit[e] + grad_cosine_dot * unit_dot[e]
-        grad_unit = scatter(e, at_e, n) + scatter(f, at_f, n)
-        grad_unit_dot = scatter(e, grad_cosine_dot * unit[f], n) + scatter(f, grad_cosine_dot * unit[e], n)
+        grad_unit = scatter_sum(e, at_e, n) + scatter_sum(f, at_f, n)
+        grad_unit_dot = scatter_sum(e, grad_cosine_dot * unit[f], n) + scatter_sum(f, grad_cosine_dot * unit[e], n)
         return unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot)
 
     def grad_weights():
@@ -356,14 +360,14 @@ def agg_edge_to_edge_bwd2(
         first += np.einsum("tln,tm->lnm", r_dot * Y[:, :, None] + r * Y_dot[:, :, None], grad_basis_dot, optimize=True)
         return join_weights(first, grad_w.T @ basis + grad_w_dot.T @ basis_dot)
 
-    return results(
+    return evaluate_fields(
         "agg_edge_to_edge_bwd2",
         wrt,
-        grad_out=lambda: scatter(e, x_dot * w + x * w_dot, graph.num_edges),
+        grad_out=lambda: scatter_sum(e, x_dot * w + x * w_dot, graph.num_edges),
         vec=grad_vec,
-        sbf_rad=lambda: scatter(f, Y[:, :, None] * grad_rY + Y_dot[:, :, None] * grad_rY_dot, graph.num_edges).reshape(
-            sbf_rad.shape
-        ),
-        embedding=lambda: scatter(f, g * w_dot, graph.num_edges),
+        sbf_rad=lambda: scatter_sum(
+            f, Y[:, :, None] * grad_rY + Y_dot[:, :, None] * grad_rY_dot, graph.num_edges
+        ).reshape(sbf_rad.shape),
+        embedding=lambda: scatter_sum(f, g * w_dot, graph.num_edges),
         weights=grad_weights,
     )

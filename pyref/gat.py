@@ -8,7 +8,7 @@ x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 
 import numpy as np
 
-from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
 from trigraph.table import result_type
 
 
@@ -17,7 +17,7 @@ def split_heads(rows, num_heads):
     return rows.reshape(len(rows), num_heads, rows.shape[1] // num_heads)
 
 
-def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
+def gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
     """Return x[k, p, h, :], the features of the source (k = 0), destination (1) and edge (2) of position p."""
     x = [src_embedding[graph.indices], dst_embedding[find_destinations(graph)]]
     if edge_embedding is not None:
@@ -30,7 +30,7 @@ def split_weights(attention_weights, x):
     return attention_weights.reshape(len(x), x.shape[2], x.shape[3])
 
 
-def scores(a, x):
+def compute_scores(a, x):
     """Return sum_k a[k].x[k] of every position and head."""
     score = np.einsum("khd,kphd->ph", a, x)
     if np.iscomplexobj(score):  # remove products of imaginary parts, which could change the sign of a score of 0
@@ -59,7 +59,7 @@ def activate(score, activation, negative_slope):
     return np.tanh(score) if activation == "tanh" else score
 
 
-def apply_slope(score, t, activation, negative_slope):
+def multiply_by_slope(score, t, activation, negative_slope):
     """Return act'(score) t, at score = 0 with the derivative of the negative side."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
@@ -73,7 +73,7 @@ def apply_slope(score, t, activation, negative_slope):
     return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
 
 
-def apply_curvature(score, t, activation):
+def multiply_by_curvature(score, t, activation):
     """Return act''(score) t."""
     if activation == "ELU":
         return select_where(score.real <= 0, np.exp(select_where(score.real <= 0, score)) * t)
@@ -82,17 +82,17 @@ def apply_curvature(score, t, activation):
     return -2 * np.tanh(score) * (1 - np.tanh(score) ** 2) * t if activation == "tanh" else np.zeros_like(t)
 
 
-def softmax(logit, i, num_dst_nodes):
+def softmax_by_destination(logit, i, num_dst_nodes):
     """Return the softmax over the positions of each destination."""
     peak = np.full((num_dst_nodes, logit.shape[1]), -np.inf, logit.real.dtype)
     np.maximum.at(peak, i, logit.real)
     e = np.exp(logit - peak[i])
-    return e / scatter(i, e, num_dst_nodes)[i]
+    return e / scatter_sum(i, e, num_dst_nodes)[i]
 
 
-def mean(alpha, t, i, num_dst_nodes):
+def weighted_mean_by_destination(alpha, t, i, num_dst_nodes):
     """Return the mean of t over the positions of each destination, weighted by alpha, repeated for each position."""
-    return scatter(i, alpha * t, num_dst_nodes)[i]
+    return scatter_sum(i, alpha * t, num_dst_nodes)[i]
 
 
 def join_heads(out, concat_heads):
@@ -107,16 +107,18 @@ def join_heads_vjp(grad_output_embedding, num_heads, concat_heads):
     return np.repeat(grad_output_embedding[:, None] / num_heads, num_heads, axis=1)
 
 
-def embedding_gradients(rows, graph):
+def make_embedding_gradient_functions(rows, graph):
     """Return the gradients of the source, destination and edge embedding (or None) from the gradient of x."""
 
-    def join_rows(k, index, num):
-        return scatter(index, join_heads(rows[k], True), num)
+    def sum_embedding_gradient(k, index, num):
+        return scatter_sum(index, join_heads(rows[k], True), num)
 
     return {
-        "src_embedding": lambda: join_rows(0, graph.indices, graph.num_src_nodes),
-        "dst_embedding": lambda: join_rows(1, find_destinations(graph), graph.num_dst_nodes),
-        "edge_embedding": lambda: join_rows(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None,
+        "src_embedding": lambda: sum_embedding_gradient(0, graph.indices, graph.num_src_nodes),
+        "dst_embedding": lambda: sum_embedding_gradient(1, find_destinations(graph), graph.num_dst_nodes),
+        "edge_embedding": lambda: (
+            sum_embedding_gradient(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None
+        ),
     }
 
 
@@ -134,10 +136,10 @@ def mha_gat_n2n_fwd(
 ):
     """Return out_i = sum alpha x_j."""
     i, n = find_destinations(graph), graph.num_dst_nodes
-    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
-    logit = activate(scores(split_weights(attention_weights, x), x), activation, negative_slope)
-    alpha = softmax(logit, i, n)
-    out = scatter(i, alpha[:, :, None] * x[0], n)
+    x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    logit = activate(compute_scores(split_weights(attention_weights, x), x), activation, negative_slope)
+    alpha = softmax_by_destination(logit, i, n)
+    out = scatter_sum(i, alpha[:, :, None] * x[0], n)
     softmax_scores = np.ascontiguousarray([logit.T, alpha.T]) if return_softmax_scores else None
     return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), softmax_scores)
 
@@ -161,20 +163,22 @@ def mha_gat_n2n_bwd(
     The gradient of x[k] is a[k] grad_score; x_j also gets alpha g.
     """
     i, n = find_destinations(graph), graph.num_dst_nodes
-    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     a = split_weights(attention_weights, x)
-    score = scores(a, x)
+    score = compute_scores(a, x)
     alpha = (
-        softmax(activate(score, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
+        softmax_by_destination(activate(score, activation, negative_slope), i, n)
+        if softmax_scores is None
+        else softmax_scores[1].T
     )
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
     u = (g * x[0]).sum(2)
-    grad_logit = alpha * (u - mean(alpha, u, i, n))
-    grad_score = apply_slope(score, grad_logit, activation, negative_slope)
+    grad_logit = alpha * (u - weighted_mean_by_destination(alpha, u, i, n))
+    grad_score = multiply_by_slope(score, grad_logit, activation, negative_slope)
     rows = a[:, None] * grad_score[:, :, None]
     rows[0] += alpha[:, :, None] * g
-    fields = embedding_gradients(rows, graph)
-    return results(
+    fields = make_embedding_gradient_functions(rows, graph)
+    return evaluate_fields(
         "mha_gat_n2n_bwd", wrt, attention_weights=lambda: np.einsum("ph,kphd->khd", grad_score, x).reshape(-1), **fields
     )
 
@@ -203,39 +207,45 @@ def mha_gat_n2n_bwd2(
     alpha is t = g.x_dot_j + gamma delta, up to a constant per destination that the derivative of the softmax cancels.
     """
     i, n = find_destinations(graph), graph.num_dst_nodes
-    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     gg = zero_if_none(gg_src_embedding, src_embedding), zero_if_none(gg_dst_embedding, dst_embedding)
     gg_edge = None if edge_embedding is None else zero_if_none(gg_edge_embedding, edge_embedding)
-    x_dot = gather(*gg, gg_edge, graph, num_heads)
+    x_dot = gather_position_features(*gg, gg_edge, graph, num_heads)
     a = split_weights(attention_weights, x)
     a_dot = split_weights(zero_if_none(gg_attention_weights, attention_weights), x)
-    score, score_dot = scores(a, x), scores(a_dot, x) + scores(a, x_dot)
-    alpha = softmax(activate(score, activation, negative_slope), i, n)
-    logit_dot = apply_slope(score, score_dot, activation, negative_slope)
-    gamma = logit_dot - mean(alpha, logit_dot, i, n)
+    score, score_dot = compute_scores(a, x), compute_scores(a_dot, x) + compute_scores(a, x_dot)
+    alpha = softmax_by_destination(activate(score, activation, negative_slope), i, n)
+    logit_dot = multiply_by_slope(score, score_dot, activation, negative_slope)
+    gamma = logit_dot - weighted_mean_by_destination(alpha, logit_dot, i, n)
     alpha_dot = alpha * gamma
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
     u = (g * x[0]).sum(2)
-    delta = u - mean(alpha, u, i, n)
+    delta = u - weighted_mean_by_destination(alpha, u, i, n)
     t = (g * x_dot[0]).sum(2) + gamma * delta
     grad_logit_dot = alpha * delta
-    grad_logit = alpha * (t - mean(alpha, t, i, n))
-    grad_score_dot = apply_slope(score, grad_logit_dot, activation, negative_slope)
-    grad_score = apply_slope(score, grad_logit, activation, negative_slope)
-    grad_score = grad_score + apply_curvature(score, score_dot * grad_logit_dot, activation)
+    grad_logit = alpha * (t - weighted_mean_by_destination(alpha, t, i, n))
+    grad_score_dot = multiply_by_slope(score, grad_logit_dot, activation, negative_slope)
+    grad_score = multiply_by_slope(score, grad_logit, activation, negative_slope)
+    grad_score = grad_score + multiply_by_curvature(score, score_dot * grad_logit_dot, activation)
     rows = a[:, None] * grad_score[:, :, None] + a_dot[:, None] * grad_score_dot[:, :, None]
     rows[0] += alpha_dot[:, :, None] * g
 
-    def out_grad():
-        out_dot = scatter(i, alpha_dot[:, :, None] * x[0] + alpha[:, :, None] * x_dot[0], n)
+    def compute_output_tangent():
+        out_dot = scatter_sum(i, alpha_dot[:, :, None] * x[0] + alpha[:, :, None] * x_dot[0], n)
         return join_heads(out_dot, concat_heads)
 
-    def out_weights():
+    def grad_attention_weights():
         weights = np.einsum("ph,kphd->khd", grad_score, x) + np.einsum("ph,kphd->khd", grad_score_dot, x_dot)
         return weights.reshape(-1)
 
-    fields = embedding_gradients(rows, graph)
-    return results("mha_gat_n2n_bwd2", wrt, grad_output_embedding=out_grad, attention_weights=out_weights, **fields)
+    fields = make_embedding_gradient_functions(rows, graph)
+    return evaluate_fields(
+        "mha_gat_n2n_bwd2",
+        wrt,
+        grad_output_embedding=compute_output_tangent,
+        attention_weights=grad_attention_weights,
+        **fields,
+    )
 
 
 def mha_gat_n2n_kinks(

@@ -11,7 +11,7 @@ input is replaced by its cotangent and the other is differentiated.
 
 import numpy as np
 
-from trigraph.pyref.common import results, scatter, zero_if_none
+from trigraph.pyref.common import evaluate_fields, scatter_sum, zero_if_none
 
 
 def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
@@ -22,11 +22,11 @@ def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     ((output, g),) = grad.items()
     factors_with_cotangent = {n: {**factors, n: zero_if_none(gg, factors[n])} for n, gg in cotangents.items()}
 
-    def derivative(k):
+    def differentiate_by_factor(k):
         return sum(getattr(bwd(g, **x, **graph, wrt=k), k) for n, x in factors_with_cotangent.items() if n != k)
 
     fields = {output: lambda: sum(fwd(**x, **graph) for x in factors_with_cotangent.values())}
-    return results(name, wrt, **fields, **{k: lambda k=k: derivative(k) for k in factors})
+    return evaluate_fields(name, wrt, **fields, **{k: lambda k=k: differentiate_by_factor(k) for k in factors})
 
 
 def basis_embedding_radial_fwd(rad_basis, weight):
@@ -36,7 +36,7 @@ def basis_embedding_radial_fwd(rad_basis, weight):
 
 def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
     """Return the gradients rad_basis = g weight and weight = g^T rad_basis."""
-    return results(
+    return evaluate_fields(
         "basis_embedding_radial_bwd",
         wrt,
         rad_basis=lambda: grad_rad_W1 @ weight,
@@ -57,7 +57,7 @@ def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis,
     )
 
 
-def matrix(weight):
+def reshape_to_matrix(weight):
     """Return the weight as a matrix (num_radial, num_spherical*interm), with interm fastest."""
     num_radial, num_spherical, interm = weight.shape
     return weight.reshape(num_radial, num_spherical * interm)
@@ -69,17 +69,17 @@ def basis_embedding_spherical_fwd(rad_basis, weight):
     A row has the memory order (num_spherical, interm). Checkpoints require a reshape instead of a transpose.
     """
     _, num_spherical, interm = weight.shape
-    return (rad_basis @ matrix(weight)).reshape(len(rad_basis), interm, num_spherical)
+    return (rad_basis @ reshape_to_matrix(weight)).reshape(len(rad_basis), interm, num_spherical)
 
 
 def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
     """Return gradients: rad_basis = g weight^T; weight = rad_basis^T g; g is reshaped to rows of the product."""
     num_edges, interm, num_spherical = grad_rad_W1.shape
     g = grad_rad_W1.reshape(num_edges, interm * num_spherical)
-    return results(
+    return evaluate_fields(
         "basis_embedding_spherical_bwd",
         wrt,
-        rad_basis=lambda: g @ matrix(weight).T,
+        rad_basis=lambda: g @ reshape_to_matrix(weight).T,
         weight=lambda: (rad_basis.T @ g).reshape(weight.shape),
     )
 
@@ -107,15 +107,15 @@ def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, trip
     """Return gradients: sph_basis[t] = R_t^T g[t]; rad_basis, weight from the gradient g[t] sph_basis[t]^T of R_t."""
     rad_t = rad_basis[triplets.index]
 
-    def embedding(factor):
+    def differentiate_embedding(factor):
         grad_R_t = np.einsum("tc,ts->tcs", grad_rad_W1, sph_basis)
         return getattr(basis_embedding_spherical_bwd(grad_R_t, rad_t, weight, wrt=factor), factor)
 
-    return results(
+    return evaluate_fields(
         "basis_embedding_triplets_bwd",
         wrt,
-        rad_basis=lambda: scatter(triplets.index, embedding("rad_basis"), triplets.num_segments),
-        weight=lambda: embedding("weight"),
+        rad_basis=lambda: scatter_sum(triplets.index, differentiate_embedding("rad_basis"), triplets.num_segments),
+        weight=lambda: differentiate_embedding("weight"),
         sph_basis=lambda: np.einsum("tc,tcs->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
     )
 
@@ -136,32 +136,32 @@ def basis_embedding_triplets_bwd2(
     )
 
 
-def select_rows(rows, x):
+def zero_unselected_rows(rows, x):
     """Return x in the selected rows and zero in all other rows, even if x is NaN there."""
     return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
 
 
-def edges_with_triplets(triplets):
+def mask_edges_with_triplets(triplets):
     """Return a mask of edges with triplets. Sums of other edges are empty, so a NaN in their rows has no effect."""
     return np.diff(triplets.offsets) > 0
 
 
-def outputs_with_triplets(triplets, atoms):
+def mask_outputs_with_triplets(triplets, atoms):
     """Return a mask of outputs with triplets."""
-    edges = edges_with_triplets(triplets)
-    return edges if atoms is None else scatter(atoms.index, edges, atoms.num_segments)
+    edges = mask_edges_with_triplets(triplets)
+    return edges if atoms is None else scatter_sum(atoms.index, edges, atoms.num_segments)
 
 
 def sum_triplets(sph, m, triplets, idx_in):
     """Return B_e[s,n] = sum over t of e of sph[t,s] m[t,n]."""
     m_t = m if idx_in is None else m[idx_in.index]
-    return scatter(triplets.index, np.einsum("ts,tn->tsn", sph, m_t), triplets.num_segments)
+    return scatter_sum(triplets.index, np.einsum("ts,tn->tsn", sph, m_t), triplets.num_segments)
 
 
 def sum_edges(rad_W1, B, triplets, atoms):
     """Return vec(P), n fastest: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] of each edge, or summed over an atom's edges."""
-    P = select_rows(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
-    P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
+    P = zero_unselected_rows(mask_edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
+    P = P if atoms is None else scatter_sum(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
     return P.reshape(num_outputs, interm * emb_in)
 
@@ -170,7 +170,7 @@ def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_i
     """Return m_ca = weight vec(P)."""
     B = sum_triplets(sph, m, triplets, idx_in)
     P = sum_edges(rad_W1, B, triplets, atoms)
-    return select_rows(outputs_with_triplets(triplets, atoms), P @ weight.T)
+    return zero_unselected_rows(mask_outputs_with_triplets(triplets, atoms), P @ weight.T)
 
 
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
@@ -180,13 +180,13 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
     weight = g vec(P)^T.
     """
     _, interm, _ = rad_W1.shape
-    g = select_rows(outputs_with_triplets(triplets, atoms), grad_m_ca)
+    g = zero_unselected_rows(mask_outputs_with_triplets(triplets, atoms), grad_m_ca)
     Q = (g @ weight).reshape(len(g), interm, m.shape[1])
     Q_e = Q if atoms is None else Q[atoms.index]
 
     def grad_rad_W1():
         product = np.einsum("ecn,esn->ecs", Q_e, sum_triplets(sph, m, triplets, idx_in))
-        return select_rows(edges_with_triplets(triplets), product)
+        return zero_unselected_rows(mask_edges_with_triplets(triplets), product)
 
     def G_t():
         return np.einsum("ecs,ecn->esn", rad_W1, Q_e)[triplets.index]
@@ -196,12 +196,14 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
 
     def grad_m():
         grad_m_t = np.einsum("tsn,ts->tn", G_t(), sph)
-        return grad_m_t if idx_in is None else scatter(idx_in.index, grad_m_t, idx_in.num_segments)
+        return grad_m_t if idx_in is None else scatter_sum(idx_in.index, grad_m_t, idx_in.num_segments)
 
     def grad_weight():
         return g.T @ sum_edges(rad_W1, sum_triplets(sph, m, triplets, idx_in), triplets, atoms)
 
-    return results("interaction_bilinear_bwd", wrt, rad_W1=grad_rad_W1, sph=grad_sph, m=grad_m, weight=grad_weight)
+    return evaluate_fields(
+        "interaction_bilinear_bwd", wrt, rad_W1=grad_rad_W1, sph=grad_sph, m=grad_m, weight=grad_weight
+    )
 
 
 def interaction_bilinear_bwd2(

@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.gno_params import unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
 
 
 def pack_params(U, b_u, V, b_v):
@@ -37,7 +37,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
     g, xi = grad_kernel, coords
     mask, a = compute_hidden_layer(xi, U, b_u)
     s = select_where(mask, g @ V)
-    return results(
+    return evaluate_fields(
         "gno_kernel_bwd",
         wrt,
         coords=lambda: s @ U,
@@ -54,7 +54,7 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
     mask, a = compute_hidden_layer(xi, U, b_u)
     s, s_dot = select_where(mask, g @ V), select_where(mask, g @ V_dot)
     a_dot = select_where(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
-    return results(
+    return evaluate_fields(
         "gno_kernel_bwd2",
         wrt,
         grad_kernel=lambda: a_dot @ V.T + a @ V_dot.T + b_v_dot,
@@ -77,7 +77,9 @@ def split_kernel(kernel, f_in, f_out):
 def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
     """Return message_i = sum over e into i of K_e h_src(e)."""
     K = split_kernel(kernel, f_in, f_out)[graph.edge_ids]
-    return scatter(find_destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes)
+    return scatter_sum(
+        find_destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes
+    )
 
 
 def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
@@ -87,12 +89,12 @@ def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=No
 
     def grad_kernel():
         outer = np.einsum("po,pf->pfo", g, h).reshape(len(g), f_in * f_out)
-        return scatter(graph.edge_ids, outer, graph.num_edges)
+        return scatter_sum(graph.edge_ids, outer, graph.num_edges)
 
-    return results(
+    return evaluate_fields(
         "gno_aggregate_bwd",
         wrt,
-        features=lambda: scatter(graph.indices, np.einsum("pfo,po->pf", K, g), graph.num_src_nodes),
+        features=lambda: scatter_sum(graph.indices, np.einsum("pfo,po->pf", K, g), graph.num_src_nodes),
         kernel=grad_kernel,
     )
 
@@ -101,7 +103,7 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
     """Polarise the bilinear form: replace each factor in turn by its cotangent."""
     h_dot, K_dot = zero_if_none(gg_features, features), zero_if_none(gg_kernel, kernel)
     args = (graph, f_in, f_out)
-    return results(
+    return evaluate_fields(
         "gno_aggregate_bwd2",
         wrt,
         grad_message=lambda: gno_aggregate_fwd(h_dot, kernel, *args) + gno_aggregate_fwd(features, K_dot, *args),
@@ -110,7 +112,7 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
     )
 
 
-def make_row_per_position(graph):
+def number_rows_by_position(graph):
     """Return the graph with one edge row for each position, so that a NaN in an unused edge row has no effect."""
     return CSC(graph.offsets, graph.indices, graph.num_src_nodes)
 
@@ -118,20 +120,20 @@ def make_row_per_position(graph):
 def gno_message_fwd(features, coords, params, graph, f_in, f_out):
     """Compute the kernel of every position, then aggregate."""
     kernel = gno_kernel_fwd(coords[graph.edge_ids], params, f_in, f_out)
-    return gno_aggregate_fwd(features, kernel, make_row_per_position(graph), f_in, f_out)
+    return gno_aggregate_fwd(features, kernel, number_rows_by_position(graph), f_in, f_out)
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
     """Apply the chain rule: gno_kernel_bwd gets the kernel's gradient g h^T and returns coords and params."""
     xi = coords[graph.edge_ids]
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
-    aggregate_gradients = gno_aggregate_bwd(grad_message, features, kernel, make_row_per_position(graph), f_in, f_out)
+    aggregate_gradients = gno_aggregate_bwd(grad_message, features, kernel, number_rows_by_position(graph), f_in, f_out)
     kernel_gradients = gno_kernel_bwd(aggregate_gradients.kernel, xi, params, f_in, f_out)
-    return results(
+    return evaluate_fields(
         "gno_message_bwd",
         wrt,
         features=lambda: aggregate_gradients.features,
-        coords=lambda: scatter(graph.edge_ids, kernel_gradients.coords, graph.num_edges),
+        coords=lambda: scatter_sum(graph.edge_ids, kernel_gradients.coords, graph.num_edges),
         params=lambda: kernel_gradients.params,
     )
 
@@ -142,19 +144,19 @@ def gno_message_bwd2(
     """Combine K_dot from gno_kernel_bwd2 at g h^T, sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
     h_dot = zero_if_none(gg_features, features)
     xi, xi_dot = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
-    args = (make_row_per_position(graph), f_in, f_out)
+    args = (number_rows_by_position(graph), f_in, f_out)
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
     g_h_dot = gno_aggregate_bwd(grad_message, h_dot, kernel, *args, wrt="kernel").kernel
     second_order = gno_kernel_bwd2(xi_dot, gg_params, g_h, xi, params, f_in, f_out)
     first_order = gno_kernel_bwd(g_h_dot, xi, params, f_in, f_out)
     K_dot = second_order.grad_kernel
-    return results(
+    return evaluate_fields(
         "gno_message_bwd2",
         wrt,
         grad_message=lambda: gno_aggregate_fwd(h_dot, kernel, *args) + gno_aggregate_fwd(features, K_dot, *args),
         features=lambda: gno_aggregate_bwd(grad_message, features, K_dot, *args, wrt="features").features,
-        coords=lambda: scatter(graph.edge_ids, second_order.coords + first_order.coords, graph.num_edges),
+        coords=lambda: scatter_sum(graph.edge_ids, second_order.coords + first_order.coords, graph.num_edges),
         params=lambda: second_order.params + first_order.params,
     )
 

@@ -7,11 +7,11 @@ node_degree is the sum of the incoming weights or the number of in-edges. A dest
 
 import numpy as np
 
-from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
 from trigraph.table import result_type
 
 
-def weights(edge_weight, embedding, graph):
+def gather_position_weights(edge_weight, embedding, graph):
     """Return the weight of every position, as a column."""
     if edge_weight is None:
         return np.ones((graph.num_positions, 1), embedding.dtype)
@@ -21,7 +21,7 @@ def weights(edge_weight, embedding, graph):
 def compute_degrees(w, graph, mean_by):
     """Return node_degree, the sum of the incoming weights or the number of in-edges."""
     if mean_by == "weight":
-        return scatter(find_destinations(graph), w, graph.num_dst_nodes)[:, 0]
+        return scatter_sum(find_destinations(graph), w, graph.num_dst_nodes)[:, 0]
     return np.diff(graph.offsets).astype(w.dtype)
 
 
@@ -41,7 +41,7 @@ def find_extrema(messages, graph, op):
     return location
 
 
-def find_winners(location, graph):
+def mark_extreme_positions(location, graph):
     """Return, for every position and feature, whether the position holds the extremum of its destination."""
     return location[find_destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
@@ -49,15 +49,15 @@ def find_winners(location, graph):
 def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weight"):
     """Return out_i, the sum, mean, min or max of w_e x_j."""
     i, n = find_destinations(graph), graph.num_dst_nodes
-    w = weights(edge_weight, embedding, graph)
+    w = gather_position_weights(edge_weight, embedding, graph)
     messages = w * embedding[graph.indices]
     degree = location = None
     if op in ("min", "max"):
         # messages.real would contain products of two imaginary parts, which would decide between equal messages.
         location = find_extrema(w.real * embedding.real[graph.indices], graph, op)
-        out = scatter(i, select_where(find_winners(location, graph), messages), n)
+        out = scatter_sum(i, select_where(mark_extreme_positions(location, graph), messages), n)
     else:
-        out = scatter(i, messages, n)
+        out = scatter_sum(i, messages, n)
     if op == "mean":
         degree = compute_degrees(w, graph, mean_by)
         out = divide_by_degree(out, degree, graph)
@@ -81,14 +81,14 @@ def agg_weighted_n2n_bwd(
     For the mean, h_i = g_i / degree_i replaces g_i. For the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
     i = find_destinations(graph)
-    w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    w, x, h = gather_position_weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     contributes = np.ones_like(x, bool)
     if op == "mean":
         h = h / (forward.node_degree if node_degree is None else node_degree)[i, None]
     if op in ("min", "max"):
         location = forward.output_extrema_location if output_extrema_location is None else output_extrema_location
-        contributes = find_winners(location, graph)
+        contributes = mark_extreme_positions(location, graph)
 
     def grad_edge_weight():
         if edge_weight is None:
@@ -96,12 +96,12 @@ def agg_weighted_n2n_bwd(
         out = 0
         if op == "mean" and mean_by == "weight":
             out = (forward.output_embedding if output_embedding is None else output_embedding)[i]
-        return scatter(graph.edge_ids, select_where(contributes, h * (x - out)).sum(1), graph.num_edges)
+        return scatter_sum(graph.edge_ids, select_where(contributes, h * (x - out)).sum(1), graph.num_edges)
 
-    return results(
+    return evaluate_fields(
         "agg_weighted_n2n_bwd",
         wrt,
-        embedding=lambda: scatter(graph.indices, select_where(contributes, w * h), graph.num_src_nodes),
+        embedding=lambda: scatter_sum(graph.indices, select_where(contributes, w * h), graph.num_src_nodes),
         edge_weight=grad_edge_weight,
     )
 
@@ -124,9 +124,9 @@ def agg_weighted_n2n_bwd2(
     / degree; the cotangent of x is sum (w_dot - rho w) h; the cotangent of w is h . (x_dot - out_dot - rho eta).
     """
     i, n = find_destinations(graph), graph.num_dst_nodes
-    w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    w, x, h = gather_position_weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     x_dot = zero_if_none(gg_embedding, embedding)[graph.indices]
-    w_dot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
+    w_dot = np.zeros_like(w) if gg_edge_weight is None else gather_position_weights(gg_edge_weight, embedding, graph)
     forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     contributes = np.ones_like(x, bool)
     weighted = edge_weight is not None
@@ -134,31 +134,31 @@ def agg_weighted_n2n_bwd2(
     # Factors of w_dot in out_dot, and of h in the cotangents of w and x. Masks select, because 0 * inf would be NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
-        contributes = find_winners(forward.output_extrema_location, graph)
+        contributes = mark_extreme_positions(forward.output_extrema_location, graph)
     if op == "mean":
         h = h / forward.node_degree[i, None]
     if centred:
         eta = x - forward.output_embedding[i]
-    out_dot = scatter(i, select_where(contributes, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
+    out_dot = scatter_sum(i, select_where(contributes, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
     if op == "mean":
         out_dot = divide_by_degree(out_dot, forward.node_degree, graph)
     if centred:
-        rho = divide_by_degree(scatter(i, w_dot, n), forward.node_degree, graph)[i]
+        rho = divide_by_degree(scatter_sum(i, w_dot, n), forward.node_degree, graph)[i]
         of_weight, of_embedding = x_dot - out_dot[i] - rho * eta, w_dot - w * rho
 
-    def out_edge_weight():
+    def grad_edge_weight():
         if edge_weight is None:
             return None
-        return scatter(graph.edge_ids, select_where(contributes, h * of_weight).sum(1), graph.num_edges)
+        return scatter_sum(graph.edge_ids, select_where(contributes, h * of_weight).sum(1), graph.num_edges)
 
-    return results(
+    return evaluate_fields(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: out_dot,
-        embedding=lambda: scatter(
+        embedding=lambda: scatter_sum(
             graph.indices, select_where(weighted & contributes, of_embedding * h), graph.num_src_nodes
         ),
-        edge_weight=out_edge_weight,
+        edge_weight=grad_edge_weight,
     )
 
 
@@ -171,7 +171,7 @@ def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="wei
     if op not in ("min", "max"):
         return np.ones((len(graph.indices), 1))
     i = find_destinations(graph)
-    messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]
+    messages = gather_position_weights(edge_weight, embedding, graph) * embedding[graph.indices]
     winner = find_extrema(messages, graph, op)[i]
     is_same_message = graph.indices[:, None] == graph.indices[winner]
     if edge_weight is not None:

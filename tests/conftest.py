@@ -17,7 +17,7 @@ from trigraph.fortran.threads import restore_num_threads
 
 
 @pytest.fixture(autouse=True)
-def _restore_num_threads(request):
+def _set_and_restore_num_threads(request):
     """Restore the number of threads after each test; tests marked `threads` use two threads, even for small arrays."""
     with restore_num_threads():
         if request.node.get_closest_marker("threads"):

@@ -55,21 +55,21 @@ def compute_zero_tables() -> dict[str, Table]:
     return {"bessel_zeros": zeros, "bessel_norms": norms}
 
 
-def round_decimal(value: Decimal, digits: int) -> str:
+def format_decimal(value: Decimal, digits: int) -> str:
     """Format a number above 1 with the given number of significant digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
-def write_fortran_table(name: str, table: Table) -> str:
+def format_fortran_table(name: str, table: Table) -> str:
     """Return the table as a Fortran constant of kind qp, with one column for each order."""
-    values = ", &\n        & ".join(round_decimal(v, 36) + "_qp" for row in table for v in row)
+    values = ", &\n        & ".join(format_decimal(v, 36) + "_qp" for row in table for v in row)
     shape = f"[{ZEROS}, {ORDERS}]"
     return f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &\n        & {values}], {shape})\n"
 
 
-def write_cuda_table(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
+def format_cuda_table(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
     """Return the table as an array in CUDA constant memory, with one row for each order."""
-    rows = ["    {" + ",\n     ".join(round_decimal(v, digits) + suffix for v in row) + "}" for row in table]
+    rows = ["    {" + ",\n     ".join(format_decimal(v, digits) + suffix for v in row) + "}" for row in table]
     return f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{\n" + ",\n".join(rows) + "};\n"
 
 
@@ -80,9 +80,9 @@ def main() -> None:
     text = text.format("Written by tools/make_bessel_zeros.py")
     for name, table in compute_zero_tables().items():
         if language == "fortran":
-            text += write_fortran_table(name, table)
+            text += format_fortran_table(name, table)
         else:
-            text += write_cuda_table(name, table, "float", 9, "f") + write_cuda_table(name, table, "double", 17, "")
+            text += format_cuda_table(name, table, "float", 9, "f") + format_cuda_table(name, table, "double", 17, "")
     Path(out).write_text(text, encoding="utf-8")
 
 

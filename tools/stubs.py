@@ -34,19 +34,19 @@ BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backen
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
 
 
-def _write_literal(value: object) -> str:
+def _format_literal(value: object) -> str:
     """Return a value as source code, with strings in double quotes."""
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
+def _format_parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     """Return one line of a signature; with `left_out`, arrays that may be None default to None."""
     optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
-    for graph in op.graph.arguments if op.graph else ():
+    for graph in op.graph_kind.arguments if op.graph_kind else ():
         if graph.name == name:
-            kind = op.graph.type_name if op.graph else ""
+            kind = op.graph_kind.type_name if op.graph_kind else ""
             kind += " | NDArray[Any]" if graph.rows else ""
             return f"    {name}: {kind}{' | None = None' if graph.optional else ''},\n"
     for array in op.arguments:
@@ -57,22 +57,22 @@ def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> st
     attribute = next(a for a in op.attributes if a.name == name)
     kind = "float" if attribute.real else "SupportsIndex"
     if attribute.choices:
-        kind = f"Literal[{', '.join(map(_write_literal, attribute.choices))}]"
-    default = "" if attribute.required else f" = {_write_literal(attribute.default)}"
+        kind = f"Literal[{', '.join(map(_format_literal, attribute.choices))}]"
+    default = "" if attribute.required else f" = {_format_literal(attribute.default)}"
     return f"    {name}: {kind}{default},\n"
 
 
-def _write_signature(op: Operator, fields: str, keywords: str) -> str:
+def _format_signature(op: Operator, fields: str, keywords: str) -> str:
     """Return the head of a function; parameters from `keywords` on are keyword-only and may be omitted."""
     text, star = f"def {op.name}(\n", False
     for name in public_signature(op).parameters:
         if name == keywords:
             text, star = text + "    *,\n", True
-        text += _write_parameter(name, op, fields, star)
-    return f"{text}) -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:"
+        text += _format_parameter(name, op, fields, star)
+    return f"{text}) -> {'_A' if op.returns_array else f'{result_type(op.name).__name__}[_A]'}:"
 
 
-def _write_field_name_type(op: Operator) -> tuple[str, str]:
+def _format_field_name_type(op: Operator) -> tuple[str, str]:
     """Return the name and definition of the type for an operator's field names."""
     name = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
@@ -80,27 +80,27 @@ def _write_field_name_type(op: Operator) -> tuple[str, str]:
     return name, f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
 
 
-def _write_body(text: str) -> str:
+def _format_docstring_body(text: str) -> str:
     """Return a function body that consists of a docstring."""
     return textwrap.indent(f'"""{text}\n"""\n\n', "    ", lambda line: bool(line.strip()))
 
 
-def _write_all(names: Iterable[str]) -> str:
+def _format_all_list(names: Iterable[str]) -> str:
     """Return the source of ``__all__``, the list of public names."""
     return "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n\n"
 
 
-def _write_operator_stub(op: Operator) -> str:
+def _format_operator_stub(op: Operator) -> str:
     """Return the stub of one operator, with two overloads (one with keywords) if arrays may be omitted."""
-    fields, alias = _write_field_name_type(op)
-    positional = f"{_write_signature(op, fields, 'out')}\n{_write_body(docstring(op))}"
+    fields, alias = _format_field_name_type(op)
+    positional = f"{_format_signature(op, fields, 'out')}\n{_format_docstring_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
     if left_out is None:
         return f"{alias}\n\n{positional}"
-    return f"{alias}\n\n@overload\n{_write_signature(op, fields, left_out)} ...\n@overload\n{positional}"
+    return f"{alias}\n\n@overload\n{_format_signature(op, fields, left_out)} ...\n@overload\n{positional}"
 
 
-def _list_imports() -> tuple[list[str], list[str]]:
+def _list_public_names_and_imports() -> tuple[list[str], list[str]]:
     """Return the package's public names, and the lines that import those that are not operators."""
     tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
     values: dict[str, Any] = {
@@ -118,31 +118,31 @@ def _list_imports() -> tuple[list[str], list[str]]:
                 for a in node.names
                 if a.name in public and a.name not in OVER_FORMS
             ]
-    return [*public, *NAMED], sorted([*lines, _write_result_imports()])
+    return [*public, *NAMED], sorted([*lines, _format_result_imports()])
 
 
-def _write_result_imports() -> str:
+def _format_result_imports() -> str:
     """Return the line that imports the result types."""
-    classes = sorted(result_type(op.name).__name__ for op in (NAMED | OVER_FORMS).values() if not op.single)
+    classes = sorted(result_type(op.name).__name__ for op in (NAMED | OVER_FORMS).values() if not op.returns_array)
     return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
 
-def _write_package_stub() -> str:
+def _format_package_stub() -> str:
     """Return the stub of ``__init__.py``."""
-    public, imports = _list_imports()
+    public, imports = _list_public_names_and_imports()
     names = sorted(public, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
-    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _write_all(names) + ARRAY + BACKEND
-    return text + "".join(_write_operator_stub(op) for op in (NAMED | OVER_FORMS).values()).rstrip("\n") + "\n"
+    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _format_all_list(names) + ARRAY + BACKEND
+    return text + "".join(_format_operator_stub(op) for op in (NAMED | OVER_FORMS).values()).rstrip("\n") + "\n"
 
 
-def _write_results_stub() -> str:
+def _format_results_stub() -> str:
     """Return the stub of ``results.py``."""
     text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\n"
     text += NUMPY + ARRAY + "\n"
     for op in (NAMED | OVER_FORMS).values():
-        if not op.single:
+        if not op.returns_array:
             text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
             text += f'    """What `{op.name}` returns."""\n\n'
             for f in op.fields:
@@ -152,7 +152,7 @@ def _write_results_stub() -> str:
     return text.rstrip("\n") + "\n"
 
 
-def _write_torch_stub() -> str:
+def _format_torch_stub() -> str:
     """Return the stub of ``torch/__init__.py``, with a function on tensors for each definition."""
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
@@ -160,25 +160,27 @@ def _write_torch_stub() -> str:
     text += "from trigraph.torch.conversion import convert as convert\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
     text += (
-        _write_all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"]))
+        _format_all_list(
+            sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"])
+        )
         + BACKEND
     )
     for name in (*(spec.name for spec in DEFINITIONS), "basis_embedding"):
         op = (OPERATORS | OVER_FORMS)[f"{name}_fwd"]
-        result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
-        if not op.single:
+        result = "Tensor" if op.returns_array else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
+        if not op.returns_array:
             text += f"class {result}(NamedTuple):\n"
             text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
         text += f"def {name}(\n"
         for parameter in public_signature(op).parameters:
-            line = _write_parameter(parameter, op, "str", False)
+            line = _format_parameter(parameter, op, "str", False)
             line = line.replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
             text += ("    *,\n" if parameter == "out" else "") + line
-        text += f") -> {result}:\n{_write_body(torch_docstring(op))}"
+        text += f") -> {result}:\n{_format_docstring_body(torch_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
-def _write_distributed_stub() -> str:
+def _format_distributed_stub() -> str:
     """Return the stub of ``distributed/__init__.py``, with a function on a Partition for each operator."""
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
@@ -186,30 +188,30 @@ def _write_distributed_stub() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += _write_result_imports() + "\n" + ARRAY + BACKEND
+    text += _format_result_imports() + "\n" + ARRAY + BACKEND
     for name, op in OPERATORS.items():
-        fields, alias = _write_field_name_type(op)
-        graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
+        fields, alias = _format_field_name_type(op)
+        graphs = {g.name: " | None = None" * g.optional for g in op.graph_kind.arguments} if op.graph_kind else {}
         text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:
-            if parameter == ("backend" if op.graph else "partition"):
+            if parameter == ("backend" if op.graph_kind else "partition"):
                 text += "    *,\n"
             if parameter == "partition":
                 text += "    partition: Partition,\n"
             elif parameter in graphs:
                 text += f"    {parameter}: Partition{graphs[parameter]},\n"
             else:
-                text += _write_parameter(parameter, op, fields, False)
-        result = "_A" if op.single else f"{result_type(op.name).__name__}[_A]"
-        text += f") -> {result}:\n{_write_body(distributed_docstring(op))}"
+                text += _format_parameter(parameter, op, fields, False)
+        result = "_A" if op.returns_array else f"{result_type(op.name).__name__}[_A]"
+        text += f") -> {result}:\n{_format_docstring_body(distributed_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
 STUBS = {
-    "__init__.pyi": _write_package_stub,
-    "results.pyi": _write_results_stub,
-    "torch/__init__.pyi": _write_torch_stub,
-    "distributed/__init__.pyi": _write_distributed_stub,
+    "__init__.pyi": _format_package_stub,
+    "results.pyi": _format_results_stub,
+    "torch/__init__.pyi": _format_torch_stub,
+    "distributed/__init__.pyi": _format_distributed_stub,
 }
 
 folder = Path(sys.argv[1])

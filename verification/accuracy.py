@@ -12,7 +12,7 @@ from trigraph.checks import evaluate_shape
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.case import Case
-from trigraph.verification.judged import JudgedCase, list_main_operators
+from trigraph.verification.judged import JudgedCase, list_fwd_bwd_bwd2
 from trigraph.verification.subjects import Subject, call_subject
 
 
@@ -70,7 +70,7 @@ def check_accuracy(
     """
     case = judged.case
     outcome = call_subject(subject, op, judged.arguments(op, absent) | dict(back or {}))
-    expected = judged.result(op, absent)
+    expected = judged.get_result(op, absent)
     name = ", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())])
     checks = []
     for field in case.list_returned(op):
@@ -78,7 +78,7 @@ def check_accuracy(
         note = describe_wrong_form(got, field, case.sizes, expected_dtype(field, case))
         error = math.inf if note else compute_field_error(got, field, expected[field.name], case.dtype)
         tolerance = 0.0 if field.index else judged.tolerance(subject)
-        check = judged.record_check(
+        check = judged.make_check(
             subject, op.name, "accuracy", field.name, error, tolerance, [outcome], note or case.note
         )
         check = replace(check, case=name, digest=None if note else digest(got))
@@ -92,7 +92,7 @@ def check_accuracy(
     return checks
 
 
-def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_partial_calls(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check calls that request only some fields, or that omit one cotangent or all but one.
 
     Derivatives are called for one field at a time, and fwd without one of the auxiliary outputs that it returns only on
@@ -104,16 +104,16 @@ def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
     checks = []
     for absent in _list_absent_cotangents(case, op):
         checks += check_accuracy(subject, judged, op, absent)
-    checks += _check_passed_results(subject, judged, op)
+    checks += _check_bwd_given_fwd_results(subject, judged, op)
     requests = _list_subset_requests(case, op)
     if not requests:
         return checks
     every = call_subject(subject, op, case.arguments(op))
     for name, choice, wrt, fields in requests:
         some = call_subject(subject, op, case.arguments(op) | choice, wrt)
-        wrong = [f.name for f in op.fields if not _has_same_subset(some.fields, every.fields, f.name, fields)]
+        wrong = [f.name for f in op.fields if not _matches_full_call(some.fields, every.fields, f.name, fields)]
         note = f"differ: {', '.join(wrong)}" if wrong else ""
-        check = judged.record_check(subject, op.name, "repeat", fields[0], float(len(wrong)), 0.0, [some], note)
+        check = judged.make_check(subject, op.name, "repeat", fields[0], float(len(wrong)), 0.0, [some], note)
         checks.append(replace(check, case=f"{case.name}, {name}"))
     return checks
 
@@ -123,17 +123,20 @@ def _list_subset_requests(
 ) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
     """Return (description, attribute, `wrt`, names of the selected fields) for each request of only some fields."""
     returned = [f.name for f in case.list_returned(op)]
-    if op.selective:
+    if op.accepts_wrt:
         return [(f"{name} alone", {}, (name,), (name,)) for name in returned]
-    requests = op.definition.requests if op.order == 0 else ()
+    requests = op.definition.request_names if op.order == 0 else ()
     sizes = [(name, {**case.sizes, name: 0}) for name in requests]
-    return [(f"{n}=False", {n: False}, None, tuple(f.name for f in op.list_returned(case.values, s))) for n, s in sizes]
+    return [
+        (f"{n}=False", {n: False}, None, tuple(f.name for f in op.list_returned_fields(case.values, s)))
+        for n, s in sizes
+    ]
 
 
-def count_subsets(case: Case, op: Operator) -> int:
-    """Return the number of checks that `check_subsets` returns."""
+def count_partial_call_checks(case: Case, op: Operator) -> int:
+    """Return the number of checks that `check_partial_calls` returns."""
     fields = len(case.list_returned(op))
-    back = len(_list_passable_results(case, op))
+    back = len(_list_fwd_results_for_bwd(case, op))
     return fields * (len(_list_absent_cotangents(case, op)) + back + (back > 1)) + len(_list_subset_requests(case, op))
 
 
@@ -144,15 +147,15 @@ def _list_absent_cotangents(case: Case, op: Operator) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(absent for absent in some if absent))
 
 
-def _list_passable_results(case: Case, op: Operator) -> set[str]:
+def _list_fwd_results_for_bwd(case: Case, op: Operator) -> set[str]:
     """Return the names of the results of fwd that bwd accepts."""
-    fwd = list_main_operators(case.definition)[0]
+    fwd = list_fwd_bwd_bwd2(case.definition)[0]
     return {f.name for f in case.list_returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
-def _check_passed_results(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def _check_bwd_given_fwd_results(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check bwd with results of fwd as arguments, passed one at a time and all together."""
-    fwd, names = list_main_operators(judged.case.definition)[0], _list_passable_results(judged.case, op)
+    fwd, names = list_fwd_bwd_bwd2(judged.case.definition)[0], _list_fwd_results_for_bwd(judged.case, op)
     if not names:
         return []
     outcome = call_subject(subject, fwd, judged.case.arguments(fwd))
@@ -161,7 +164,7 @@ def _check_passed_results(subject: Subject, judged: JudgedCase, op: Operator) ->
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 
-def _has_same_subset(some: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: tuple[str, ...]) -> bool:
+def _matches_full_call(some: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: tuple[str, ...]) -> bool:
     got, reference = some.get(name, ""), every.get(name)
     if name not in asked:
         return got is None

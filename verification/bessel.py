@@ -11,7 +11,7 @@ from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import tolerances
 from trigraph.verification.case import Case, make_read_only
-from trigraph.verification.cases import POINT_STEP, draw_arrays, remove_domain
+from trigraph.verification.cases import POINT_STEP, draw_arrays, use_normal_distribution
 from trigraph.verification.judged import JudgedCase
 from trigraph.verification.subjects import Subject, call_subject
 
@@ -19,14 +19,14 @@ CASE = "x = 0.001 to 1"
 POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 
 
-def make_decades_case(dtype: str, seed: int) -> JudgedCase:
+def make_radial_basis_case(dtype: str, seed: int) -> JudgedCase:
     """Return a case of radial_basis with logarithmically spaced distances and all degrees l."""
     definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
     sizes = {"num_edges": POINTS, "num_radial": RADIAL, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
     x = make_read_only(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
     freq = make_read_only((np.pi * np.arange(1, RADIAL + 1)).astype(dtype))
     rng = np.random.default_rng([seed, POINTS])
-    inputs = {a.name: remove_domain(a) for a in definition.inputs}
+    inputs = {a.name: use_normal_distribution(a) for a in definition.inputs}
     grads = draw_arrays({f"grad_{a.name}": a for a in definition.outputs}, sizes, dtype, rng)
     ggs = draw_arrays({f"gg_{n}": a for n, a in inputs.items()}, sizes, dtype, rng)
     values = {"dist": x, "freq": freq, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
@@ -35,7 +35,7 @@ def make_decades_case(dtype: str, seed: int) -> JudgedCase:
     )
 
 
-def _compute_with_scipy(x: np.ndarray) -> np.ndarray:
+def _compute_radial_basis_with_scipy(x: np.ndarray) -> np.ndarray:
     """Return the envelope times scipy's normalised spherical Bessel functions, float64 (num_edges, degrees, radial)."""
     x = x.astype(np.float64)[:, None, None]
     q = EXPONENT + 1
@@ -61,13 +61,15 @@ def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
     x = case.values["dist"]
     errors = np.full(shape[:2], math.inf)
     if not problem:
-        scale = judged.result(op)["sbf_rad"][2].reshape(shape)
+        scale = judged.get_result(op)["sbf_rad"][2].reshape(shape)
         unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
-        errors = (abs(np.asarray(got, np.float64).reshape(shape) - _compute_with_scipy(x)) / unit).max(axis=2)
+        errors = (abs(np.asarray(got, np.float64).reshape(shape) - _compute_radial_basis_with_scipy(x)) / unit).max(
+            axis=2
+        )
     tolerance, checks = judged.tolerance(subject) + tolerances.CHUNKED_TOLERANCE, []
     for degree, own in enumerate(errors.T):
         calls = [outcome] if degree == 0 else []
-        check = judged.record_check(
+        check = judged.make_check(
             subject, op.name, "bessel", f"sbf_rad, l = {degree}", float(own.max()), tolerance, calls, problem
         )
         checks.append(replace(check, curve=() if problem else tuple(zip(map(float, x), map(float, own), strict=True))))

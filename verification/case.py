@@ -36,11 +36,11 @@ class Case:
 
     def select_present(self, op: Operator) -> tuple[Argument, ...]:
         """Return an operator's array arguments that are present."""
-        return op.select_present(self.arguments(op))
+        return op.select_present_arguments(self.arguments(op))
 
     def list_returned(self, op: Operator) -> tuple[Array, ...]:
         """Return the fields that an operator returns for these inputs and choices."""
-        return op.list_returned(self.values, self.sizes)
+        return op.list_returned_fields(self.values, self.sizes)
 
     def list_differentiable_outputs(self, op: Operator) -> tuple[Array, ...]:
         """Return the fields that have a derivative."""
@@ -56,20 +56,20 @@ class Case:
         absent = [f"{prefix}{a.name}" for a in self.definition.inputs if a.optional for prefix in ("gg_", "ggg_")]
         absent += [a.name for a in op.arguments if a.given_back]
         values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
-        return {name: values[name] for name in op.parameters}
+        return {name: values[name] for name in op.parameter_names}
 
     def change_arrays(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` applied to every array (inputs, cotangents and directions)."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
         dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
 
-        def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
+        def change_all(arrays: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 n: make_read_only(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()
             }
 
-        values, grads, ggs, gggs = map(every, (self.values, self.grads, self.ggs, self.gggs))
-        return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=every(self.directions))
+        values, grads, ggs, gggs = map(change_all, (self.values, self.grads, self.ggs, self.gggs))
+        return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=change_all(self.directions))
 
 
 def make_read_only(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import HALF, evaluate_shape, find_choice
+from trigraph.checks import HALF, evaluate_shape, find_choice_index
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition
 from trigraph.verification.case import Case, make_read_only
 from trigraph.verification.graphs import GRAPHS
@@ -93,7 +93,7 @@ def find_kink_violations(
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
     wide = {a.name: np.asarray(values[a.name], np.float64) for a in present}
-    fixed = {name: v for name, v in values.items() if name not in wide and name not in definition.requests}
+    fixed = {name: v for name, v in values.items() if name not in wide and name not in definition.request_names}
     for kink in definition.kinks:
         function = getattr(pyref, kink.function)
         value = function(**wide, **fixed)
@@ -129,17 +129,17 @@ def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
     raise RuntimeError(f"{case.definition.name}, {case.name}: no inputs clear of kinks after {MAX_ROUNDS} rounds")
 
 
-def remove_domain(array: Array) -> Array:
+def use_normal_distribution(array: Array) -> Array:
     """Return the array with a standard normal distribution, because the domain of cotangents is not restricted."""
     return replace(array, sample="normal")
 
 
-def direction_array(array: Array) -> Array:
+def use_direction_distribution(array: Array) -> Array:
     """Return the array with the distribution of directions, which for frequencies are as large as frequencies."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
-def assemble_case(
+def draw_case_on_graphs(
     definition: Definition,
     graphs: Mapping[str, Any],
     sizes: Mapping[str, int],
@@ -157,19 +157,19 @@ def assemble_case(
     case has no directions and may be close to kinks. Arrays are read-only, so that backends that write to inputs fail.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
-    graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
-    if op.graph is not None:
-        sizes |= op.graph.find_sizes(graphs)
-    attributes = {a.name: setting.get(a.name, sizes[a.name] if a.size else a.default) for a in definition.attributes}
-    attributes |= dict.fromkeys(definition.requests, True)
+    graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph_kind.arguments} if op.graph_kind else {}
+    if op.graph_kind is not None:
+        sizes |= op.graph_kind.find_sizes(graphs)
+    attributes = {a.name: setting.get(a.name, sizes[a.name] if a.is_size else a.default) for a in definition.attributes}
+    attributes |= dict.fromkeys(definition.request_names, True)
     inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
-    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: find_choice(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
+    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional_names}
+    sizes |= {a.name: find_choice_index(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
-    ggs = {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}
+    ggs = {f"gg_{n}": use_normal_distribution(a) for n, a in inputs.items()}
     (third_rng,) = rng.spawn(1)  # a separate generator, so that third-order arrays do not change other numbers
-    gggs = {f"ggg_{n}": remove_domain(a) for n, a in {**grads, **inputs}.items()}
+    gggs = {f"ggg_{n}": use_normal_distribution(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw_arrays(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
     ggg = draw_arrays(gggs, sizes, dtype, third_rng, data, half)
     whole = {**absent, **values, **graphs, **attributes}
@@ -181,24 +181,29 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]
-    graphs, graph_inputs = (kind.build_hub if variant.degree else kind.build)(variant, sizes, rng)
+    graphs, graph_inputs = (kind.build_hub_graphs if variant.degree else kind.build_variant_graphs)(variant, sizes, rng)
     setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
     name = variant.label + (f", {half}" if half else "")
-    case = assemble_case(
-        definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.data, half
+    case = draw_case_on_graphs(
+        definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.distribution, half
     )
     inputs = {a.name: a for a in case.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = draw_arrays(
-        {n: direction_array(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
+        {n: use_direction_distribution(a) for n, a in {**inputs, **grads}.items()},
+        case.sizes,
+        dtype,
+        rng,
+        variant.distribution,
+        half,
     )
     (third_rng,) = rng.spawn(1)
     directions |= draw_arrays(
-        {f"gg_{n}": remove_domain(a) for n, a in inputs.items()},
+        {f"gg_{n}": use_normal_distribution(a) for n, a in inputs.items()},
         case.sizes,
         dtype,
         third_rng,
-        variant.data,
+        variant.distribution,
         half,
     )
     values = dict(case.values)
@@ -206,10 +211,10 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
     factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
     values |= {n: make_read_only((factor * values[n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
-    equal = variant.data == "constant" or variant.kind.equal_terms
+    equal = variant.distribution == "constant" or variant.kind.equal_terms
     case = replace(case, values=values, directions=directions, largest_step=step, equal_terms=equal)
     case = scale_cotangents(case, rng) if variant.kind.scaled else case
-    return case if variant.data != "any" else _resample_near_kinks(case, rng)
+    return case if variant.distribution != "any" else _resample_near_kinks(case, rng)
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:

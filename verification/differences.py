@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from slopecheck.record import Check
-from slopecheck.slope import Curve, assess
+from slopecheck.slope import SlopeVerdict, assess
 from trigraph.fortran import judge
 from trigraph.table import Operator
 from trigraph.verification import tolerances
-from trigraph.verification.judged import JudgedCase, compute_with_judge, list_main_operators
-from trigraph.verification.subjects import Subject, compute_arrays
+from trigraph.verification.judged import JudgedCase, compute_with_judge, list_fwd_bwd_bwd2
+from trigraph.verification.subjects import Subject, compute_subject_fields
 
 # Each case uses the steps up to its largest step. Steps are dense where truncation dominates and where the error is
 # smallest; 2^-13 completes two decades if the largest step is 2^-6.
@@ -57,34 +57,41 @@ class _CurveArithmetic:
 
 def compute_rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
     """Return the difference of the rounded points ``x +- step * direction`` as a pair (hi, lo)."""
-    return judge.pair(x + step * direction, -1.0, x - step * direction)
+    return judge.make_exact_pair(x + step * direction, -1.0, x - step * direction)
 
 
 def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of a subject, in which points are rounded to the dtype of the case."""
 
-    def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
-        return {n: judge.pair(array) for n, array in compute_arrays(subject, op, values, names).items()}
+    def evaluate_fields(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+        return {
+            n: judge.make_exact_pair(array) for n, array in compute_subject_fields(subject, op, values, names).items()
+        }
 
-    def shift(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+    def shift_point(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
         return x + step * direction
 
     return _CurveArithmetic(
-        subject.name, judged.case.dtype, judged.tolerance(subject), evaluate, shift, compute_rounded_gap
+        subject.name, judged.case.dtype, judged.tolerance(subject), evaluate_fields, shift_point, compute_rounded_gap
     )
 
 
 def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of the judge, in which points are pairs (hi, lo)."""
 
-    def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def evaluate_fields(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in compute_with_judge(op, values).items() if n in names}
 
-    def gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
-        return judge.pair(2 * step * direction)
+    def compute_exact_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+        return judge.make_exact_pair(2 * step * direction)
 
     return _CurveArithmetic(
-        "judge", "real128", tolerances.accuracy_tolerance(False, judged.terms), evaluate, judge.pair, gap
+        "judge",
+        "real128",
+        tolerances.accuracy_tolerance(False, judged.num_terms),
+        evaluate_fields,
+        judge.make_exact_pair,
+        compute_exact_gap,
     )
 
 
@@ -92,7 +99,7 @@ def sum_inner_products(pairs: Products) -> tuple[float, float]:
     """Return the sum of inner products of pairs, computed in real128, and the sum of the absolute terms."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
-    hi, _, scale = judge.dot(left, right)
+    hi, _, scale = judge.compute_dot_and_scale(left, right)
     return hi, scale
 
 
@@ -108,7 +115,7 @@ def check_differences(
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
     for field in case.list_returned(upper):
-        degree = next(a.degree for a in _find_lower_order(judged, upper).arguments if a.name == field.name)
+        degree = next(a.degree for a in _get_lower_operator(judged, upper).arguments if a.name == field.name)
         taken = _select_steps(steps, case.largest_step, degree)
         curve = partial(_compute_error_curve, arithmetic, judged, upper, field.name, taken)
         name, tolerance = operator or upper.name, tolerances.difference_tolerance(dtype)
@@ -132,7 +139,7 @@ def add_verdict(
         errors, floors = curve()
         verdict = assess(steps, errors, floors, degree)
     except ValueError as problem:  # a call failed, or a shape is wrong
-        verdict = Curve(math.inf, None, str(problem))
+        verdict = SlopeVerdict(math.inf, None, str(problem))
     note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
     return replace(
         check,
@@ -153,29 +160,29 @@ def _select_steps(steps: Sequence[float], largest: float, degree: int | None) ->
     return taken
 
 
-def _find_lower_order(judged: JudgedCase, upper: Operator) -> Operator:
-    return list_main_operators(judged.case.definition)[upper.order - 1]
+def _get_lower_operator(judged: JudgedCase, upper: Operator) -> Operator:
+    return list_fwd_bwd_bwd2(judged.case.definition)[upper.order - 1]
 
 
 def _compute_error_curve(
     arithmetic: _CurveArithmetic, judged: JudgedCase, upper: Operator, name: str, steps: Sequence[float]
 ) -> tuple[list[float], list[float]]:
     """Return relative errors and rounding floors by step, along the direction of argument `name`."""
-    case, lower = judged.case, _find_lower_order(judged, upper)
+    case, lower = judged.case, _get_lower_operator(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
     # A variant of bwd2 that accepts only some cotangents is the gradient of the corresponding terms of phi.
     taken = {a.name for a in upper.arguments}
     weights = {
-        f.name: judge.pair(cotangents[prefix + f.name])
+        f.name: judge.make_exact_pair(cotangents[prefix + f.name])
         for f in case.list_differentiable_outputs(lower)
         if prefix + f.name in taken
     }
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = arithmetic.evaluate(upper, case.arguments(upper), (name,))[name]
-    results = judged.result(lower)
+    results = judged.get_result(lower)
     phi_scale = sum(float(np.sum(abs(weights[n][0]) * results[n][2])) for n in names)
-    gradient_scale = judged.result(upper)[name][2]
+    gradient_scale = judged.get_result(upper)[name][2]
     unit = arithmetic.tolerance * tolerances.eps(arithmetic.dtype)
     errors, floors = [], []
     for step in steps:

@@ -17,10 +17,10 @@ import numpy as np
 from slopecheck.frameworks import DIFFERENTIATING
 from slopecheck.loading import load
 from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
-from slopecheck.terminal import plain
+from slopecheck.terminal import escape_unprintable
 from trigraph.graphs import to_device
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
-from trigraph.verification.implementation import check_signature, name_fields
+from trigraph.verification.implementation import check_signature, parse_user_result
 from trigraph.verification.subjects import Subject
 
 
@@ -54,17 +54,17 @@ def _compute_by_autograd(
     """
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
-    left_out = {*inputs, *spec.requests}
-    constants = {n: v for n, v in values.items() if n in fwd.parameters and n not in left_out}
+    left_out = {*inputs, *spec.request_names}
+    constants = {n: v for n, v in values.items() if n in fwd.parameter_names and n not in left_out}
     auxiliary: dict[str, Any] = {}
 
-    def forward(*tensors: Any) -> tuple[Any, ...]:
+    def compute_outputs(*tensors: Any) -> tuple[Any, ...]:
         returned = function(**dict(zip(inputs, tensors, strict=True)), **constants)
-        fields = name_fields(fwd, returned, tools.takes)
+        fields = parse_user_result(fwd, returned, tools.is_array)
         auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
         return tuple(fields[a.name] for a in spec.outputs)
 
-    tools = DIFFERENTIATING[framework](forward, recorded)
+    tools = DIFFERENTIATING[framework](compute_outputs, recorded)
 
     def make_tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
         """Return arguments as tensors, with zeros for absent arguments."""
@@ -75,7 +75,7 @@ def _compute_by_autograd(
 
     leaves, wanted = make_tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
     try:
-        outputs = tools.outputs(leaves)
+        outputs = tools.compute_outputs(leaves)
         fields: dict[str, Any] = {a.name: y for a, y in zip(spec.outputs, outputs, strict=True)} | auxiliary
         if op.order:
             of_outputs, names = [f"grad_{a.name}" for a in spec.outputs], list(inputs)
@@ -88,7 +88,7 @@ def _compute_by_autograd(
                 gggs = make_tensors([f"ggg_{n}" for n in names], shapes)
                 factors += [gggs[: len(inputs)], gggs[len(inputs) :]]
                 names += [f"gg_{n}" for n in inputs]
-            groups = tools.derivatives(op.order, leaves, wanted, *factors)
+            groups = tools.compute_derivatives(op.order, leaves, wanted, *factors)
             fields = dict(zip(names, chain(*groups), strict=True))
             leaves, inputs = [*leaves, *chain(*factors[:2])][: len(names)], names
             # The derivative with respect to an input that the function does not use is zero.
@@ -106,10 +106,10 @@ def _compute_by_autograd(
 
 def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
     """Return the graph arguments with their arrays moved to the device of the tensor `like`."""
-    from trigraph.torch.arrays import on_device
+    from trigraph.torch.arrays import share_device_with_cupy
 
-    with on_device(like):
-        return {a.name: to_device(values[a.name]) for a in (op.graph.arguments if op.graph else ())}
+    with share_device_with_cupy(like):
+        return {a.name: to_device(values[a.name]) for a in (op.graph_kind.arguments if op.graph_kind else ())}
 
 
 def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
@@ -126,7 +126,7 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
     DIFFERENTIATING[framework](print)  # raises an error that names the missing package
     like = _make_device_array(framework, device)
 
-    def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+    def compute_fields(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
         if op.restriction is not None:
             raise NotOffered(f"{name} has only the whole bwd2")
         if framework == "torch" and like.is_cuda:
@@ -134,10 +134,10 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
         return _compute_by_autograd(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
 
     name += ", recorded" * recorded
-    return Subject(name, True, call, selective=False, supports_third=lambda op, values: True)
+    return Subject(name, True, compute_fields, selective=False, supports_third=lambda op, values: True)
 
 
-def differentiate_forward(
+def make_subject_from_forward(
     name: str,
     definition: str | None,
     framework: str,
@@ -160,6 +160,6 @@ def differentiate_forward(
     DIFFERENTIATING[framework](own)  # raises an error that names the missing package
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are not passed if None
-    check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
+    check_signature(name, own, fwd, [n for n in fwd.parameter_names if n not in fwd.definition.request_names], absent)
     call = partial(_compute_by_autograd, own, framework, _make_device_array(framework, device))
-    return Subject(plain(name), False, call, selective=False), target
+    return Subject(escape_unprintable(name), False, call, selective=False), target

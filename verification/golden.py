@@ -48,7 +48,7 @@ class GoldenVector:
         """Dtypes in which backends are compared with this vector."""
         return ("float32", "float64") if self.single else ("float64",)
 
-    def arguments(self, dtype: str) -> dict[str, Any]:
+    def convert_arguments(self, dtype: str) -> dict[str, Any]:
         """Return the arguments converted to a dtype, except integers; conversion from float32 to float64 is exact."""
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
@@ -74,7 +74,7 @@ class GoldenVector:
         own = 0.0 if subject is None else tolerances.accuracy_tolerance(subject.chunked, terms)
         return own + tolerances.accuracy_tolerance(False, terms)
 
-    def error(self, got: np.ndarray, name: str) -> float:
+    def compute_error(self, got: np.ndarray, name: str) -> float:
         """Return a field's error relative to its scale, NaN if any element is NaN; or the number of wrong integers."""
         expected = self.expected[name]
         if expected.dtype.kind == "i":
@@ -94,12 +94,12 @@ def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> l
         backend, precision = "judge", "real128"
         call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged_triples.items()}, 0.0, "")
     else:
-        backend, precision, call = subject.name, dtype, call_subject(subject, op, vector.arguments(dtype))
+        backend, precision, call = subject.name, dtype, call_subject(subject, op, vector.convert_arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
         note = call.problem or describe_wrong_form(call.fields.get(field.name), field, vector.sizes, kind)
-        error = math.inf if note else vector.error(call.fields[field.name], field.name)
+        error = math.inf if note else vector.compute_error(call.fields[field.name], field.name)
         tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
         check = Check(op.name, backend, precision, "golden", vector.case, field.name, error, tolerance)
         note = note or ("relative to the largest value" if vector.single else "")
@@ -107,7 +107,7 @@ def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> l
     return checks
 
 
-def golden_directory() -> Path | None:
+def find_golden_directory() -> Path | None:
     """Return the directory with all vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
@@ -119,7 +119,7 @@ def golden_directory() -> Path | None:
 
 def find_golden_files() -> dict[str, Path]:
     """Return the existing files by name; packaged files take precedence over files in the directory."""
-    places = [PACKAGED, *filter(None, [golden_directory()])]
+    places = [PACKAGED, *filter(None, [find_golden_directory()])]
     names = [name for family in FAMILIES for name in FILES[family]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
     return {name: path for name, path in candidates if path.is_file()}
@@ -137,9 +137,9 @@ def check_missing_vectors() -> list[Check]:
     Without a directory, only packaged vectors are compared. But if the directory exists or TRIGRAPH_GOLDEN is set, a
     missing vector is a failure instead of a skip if CI=true.
     """
-    if os.environ.get("CI", "").lower() != "true" or golden_directory() is None:
+    if os.environ.get("CI", "").lower() != "true" or find_golden_directory() is None:
         return []
-    note = f"not in {golden_directory()}"
+    note = f"not in {find_golden_directory()}"
     return [
         Check(name, "", "float64", "golden", name, "", error=math.inf, tolerance=0.0, note=note)
         for name in list_missing_vectors()

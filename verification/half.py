@@ -26,7 +26,7 @@ EVERY_NUMBER = "mha_gat_n2n_bwd"
 WIDTH = 64  # number of heads, all of width 1, so that a non-finite cotangent affects no other number
 
 
-def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_half_precision(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare calls with half-precision arguments, where allowed, with the judge.
 
     The half-precision dtype represents the arguments exactly. Sums use float32; results are rounded once.
@@ -37,7 +37,7 @@ def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check
     halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.select_present(op) if a.half}
     outcome, checks = call_subject(subject, op, case.arguments(op) | halves), []
     for field in case.list_returned(op):
-        expected = judged.result(op)[field.name]
+        expected = judged.get_result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
         note = describe_wrong_form(got, field, case.sizes, case.half if field.half else expected_dtype(field, case))
         error = math.inf
@@ -49,12 +49,12 @@ def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check
             error = compute_field_error(got, field, expected, case.dtype)
         allowed = 0.0 if field.index else tolerance
         checks.append(
-            judged.record_check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note)
+            judged.make_check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note)
         )
     return checks
 
 
-def check_every_number(subject: Subject, half: str) -> list[Check]:
+def check_every_half_number(subject: Subject, half: str) -> list[Check]:
     """Add every number of a half-precision dtype to itself and to the next number, and check the rounding of all sums.
 
     The error is the number of wrong sums. If an output cotangent is not finite, the cotangent of its score, which is

@@ -15,12 +15,12 @@ import numpy as np
 
 from slopecheck.loading import load
 from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
-from slopecheck.terminal import plain
+from slopecheck.terminal import escape_unprintable
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification.subjects import Subject, make_backend_subject
 
 
-def name_fields(
+def parse_user_result(
     op: Operator, result: Any, is_array: Callable[[Any], bool] = lambda value: isinstance(value, np.ndarray)
 ) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
@@ -78,13 +78,13 @@ def _call_with_copies(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies of the arguments; return the copies and the fields."""
-    values = {name: value for name, value in values.items() if name not in op.definition.requests}
+    values = {name: value for name, value in values.items() if name not in op.definition.request_names}
     arguments = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     try:
         returned = function(**arguments)
     except NotImplementedError as error:
         raise NotOffered(message_of(error)) from error
-    fields = name_fields(op, returned)
+    fields = parse_user_result(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
             raise TypeError(
@@ -96,7 +96,7 @@ def _call_with_copies(
     return arguments, fields
 
 
-def _observe_user_function(
+def _call_function_or_companion(
     function: Callable[..., Any],
     target: str,
     companion: Subject,
@@ -118,6 +118,6 @@ def make_user_subject(name: str, operator: str | None = None, function: Callable
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
-    check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
-    call = partial(_observe_user_function, own, target, make_backend_subject("fortran-reference"))
-    return Subject(plain(name), False, call, target, partial(_call_with_copies, own))
+    check_signature(name, own, op, [n for n in op.parameter_names if n not in op.definition.request_names])
+    call = partial(_call_function_or_companion, own, target, make_backend_subject("fortran-reference"))
+    return Subject(escape_unprintable(name), False, call, target, partial(_call_with_copies, own))

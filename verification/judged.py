@@ -18,12 +18,12 @@ from trigraph.verification.subjects import Subject
 T = TypeVar("T")
 
 
-def list_main_operators(definition: Definition) -> tuple[Operator, ...]:
+def list_fwd_bwd_bwd2(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition and op.restriction is None)
 
 
-def find_third_order(definition: Definition) -> Operator:
+def find_bwd3(definition: Definition) -> Operator:
     """Return bwd3 of a definition."""
     return THIRD[f"{definition.name}_bwd3"]
 
@@ -44,11 +44,11 @@ def compute_with_judge(
     keywords = dict(values)
     for name, rank in arrays.items():
         value = values[name]
-        keywords[name] = value if value is None or value.ndim == rank + 1 else judge.pair(value)
-    if op.selective and wrt is not None:
+        keywords[name] = value if value is None or value.ndim == rank + 1 else judge.make_exact_pair(value)
+    if op.accepts_wrt and wrt is not None:
         keywords["wrt"] = tuple(wrt)
     result = getattr(judge, op.name)(**keywords)
-    fields = {op.fields[0].name: result} if op.single else result._asdict()
+    fields = {op.fields[0].name: result} if op.returns_array else result._asdict()
     return {name: triple for name, triple in fields.items() if triple is not None}
 
 
@@ -61,7 +61,7 @@ class JudgedCase:
         # Results depend only on the case, whose arrays never change, and on the key (operator and arguments).
         self._cache: dict[Hashable, Any] = {}
 
-    def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    def get_result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Return arrays of hi, lo and scale for all fields of an operator; arguments in `absent` are None."""
         return self.cache_result((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
 
@@ -78,15 +78,15 @@ class JudgedCase:
         return self.case.arguments(op) | dict.fromkeys(absent)
 
     @cached_property  # safe to cache: the number depends only on the case
-    def terms(self) -> int:
+    def num_terms(self) -> int:
         """Number of terms in the longest direct sum."""
         return evaluate(self.case.definition.terms, self.case.sizes)
 
     def tolerance(self, subject: Subject) -> float:
         """Return a subject's accuracy tolerance for this case."""
-        return tolerances.accuracy_tolerance(subject.chunked, self.terms, self.case.equal_terms)
+        return tolerances.accuracy_tolerance(subject.chunked, self.num_terms, self.case.equal_terms)
 
-    def record_check(
+    def make_check(
         self,
         subject: Subject,
         operator: str,

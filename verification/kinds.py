@@ -151,7 +151,7 @@ class Variant:
     pick: int  # index into the typical sizes
     index: type[np.signedinteger[Any]]  # index dtype of the graph
     setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and None for absent inputs
-    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`); 0 without hubs
+    degree: int = 0  # degree of hubs (`graphs.CaseGraphBuilder.build_hub_graphs`); 0 without hubs
     hub_data: str = ""  # distribution of numbers for hubs
 
     @property
@@ -160,7 +160,7 @@ class Variant:
         return find_case_kind(self.name)
 
     @property
-    def data(self) -> str:
+    def distribution(self) -> str:
         """Distribution of numbers (`cases.draw_arrays`)."""
         return self.hub_data or self.kind.data
 

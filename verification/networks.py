@@ -109,7 +109,7 @@ def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> 
     return values
 
 
-def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_airfoil_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return arguments for the airfoil mesh; features depend on positions, and shorter edges have larger weights."""
     positions, src, dst = make_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
@@ -122,7 +122,7 @@ def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | Non
     return _complete_arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
 
 
-def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_karate_club_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return arguments for the karate club: sides of members, and numbers of contexts in which two members met."""
     graph, weights, side = load_karate_club()
     member = _make_sine_features(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
@@ -131,7 +131,7 @@ def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | Non
     return _complete_arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
 
 
-def make_power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_power_law_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return arguments for the power-law graph; a patch contains the in-edges of some destinations of middle rank."""
     graph = draw_power_law_graph()
     if patch:

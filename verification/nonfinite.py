@@ -14,7 +14,7 @@ from trigraph.verification.judged import JudgedCase, compute_with_judge
 from trigraph.verification.subjects import Subject, call_subject
 
 
-class Replacement(NamedTuple):
+class NonfiniteReplacement(NamedTuple):
     """Value to write to an argument: at the fraction `part`, or from there to every `step`-th element."""
 
     value: float
@@ -29,19 +29,19 @@ class Replacement(NamedTuple):
 
 # With every fifth element NaN, a sum or extremum may have several NaN terms; an extremum must select the first NaN.
 REPLACEMENTS = (
-    Replacement(math.nan, 1 / 2),
-    Replacement(math.nan, 0, 5),
-    Replacement(math.inf, 1 / 3),
-    Replacement(-math.inf, 2 / 3),
+    NonfiniteReplacement(math.nan, 1 / 2),
+    NonfiniteReplacement(math.nan, 0, 5),
+    NonfiniteReplacement(math.inf, 1 / 3),
+    NonfiniteReplacement(-math.inf, 2 / 3),
 )
 
 
-def list_replacements(argument: Argument) -> tuple[Replacement, ...]:
+def list_replacements(argument: Argument) -> tuple[NonfiniteReplacement, ...]:
     """Return the spoilers for an argument, without -inf for positive arguments, which would be rejected."""
     return tuple(s for s in REPLACEMENTS if not (argument.positive and s.value < 0))
 
 
-def _replace_elements(array: np.ndarray, spoiler: Replacement) -> np.ndarray:
+def _replace_elements(array: np.ndarray, spoiler: NonfiniteReplacement) -> np.ndarray:
     changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
@@ -53,7 +53,9 @@ def _mark_nonfinite(array: np.ndarray, value: float) -> np.ndarray:
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
-def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Replacement) -> dict[str, np.ndarray]:
+def _compute_expected_marks(
+    judged: JudgedCase, op: Operator, name: str, spoiler: NonfiniteReplacement
+) -> dict[str, np.ndarray]:
     """Return the judge's mask for each field, or the field itself if it contains integers."""
     arguments = judged.case.arguments(op)
     arguments[name] = _replace_elements(arguments[name], spoiler)
@@ -64,11 +66,11 @@ def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Replacem
 
 
 def _count_wrong_elements(
-    subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Replacement
+    subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: NonfiniteReplacement
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the outcome of the call and, for each field, the number of wrong elements and a note."""
     case, wrong = judged.case, {}
-    expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
+    expected = judged.cache_result((op.name, name, spoiler), lambda: _compute_expected_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _replace_elements(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -87,7 +89,7 @@ def _count_wrong_elements(
     return outcome, wrong
 
 
-def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: str) -> list[Check]:
+def check_nonfinite_propagation(subject: Subject, judged: JudgedCase, op: Operator, name: str) -> list[Check]:
     """Make some elements of an argument non-finite, and check that the same results become non-finite as for the judge.
 
     The error of a field counts, over all spoilers, the elements that become non-finite only for the subject or, below
@@ -101,6 +103,6 @@ def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: st
     for field in judged.case.list_returned(op):
         errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
         note = next(filter(None, notes), "")
-        check = judged.record_check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
+        check = judged.make_check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
         checks.append(replace(check, case=f"{judged.case.name}, non-finite {name}"))
     return checks

@@ -35,10 +35,10 @@ from trigraph.verification.structures import (
     WIDTH,
     AtomicStructure,
     InteractionModel,
-    draw_numbers,
-    make_model,
+    draw_normal_numbers,
+    make_interaction_model,
 )
-from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
+from trigraph.verification.subjects import Subject, compute_subject_fields, make_backend_subject
 
 # Operators that each check calls; the check is recorded under the name of the first operator.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
@@ -90,9 +90,9 @@ class PhysicalSystem:
 def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
     """Return the system for a structure, or for a part if pyref would need too much memory."""
     some = structure.limit_triplets(WHOLE_TRIPLETS)
-    target = draw_numbers(f"{structure.name} forces", len(some.positions), 3)
+    target = draw_normal_numbers(f"{structure.name} forces", len(some.positions), 3)
     return PhysicalSystem(
-        some.name, some.positions, some.offset, some.cutoff, some.graph, make_model(some), target, some.note
+        some.name, some.positions, some.offset, some.cutoff, some.graph, make_interaction_model(some), target, some.note
     )
 
 
@@ -111,11 +111,11 @@ class EnergyResults:
     message: np.ndarray
     out: np.ndarray
 
-    def basis(self, s: PhysicalSystem) -> dict[str, Any]:
+    def radial_basis_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of radial_basis_fwd."""
         return {"dist": self.dist, "freq": s.model.freq, **BASIS}
 
-    def sum(self, s: PhysicalSystem) -> dict[str, Any]:
+    def triplet_sum_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of agg_edge_to_edge_fwd."""
         arrays = {"vec": self.vec, "sbf_rad": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
         return {**arrays, "graph": s.graph, **SUM}
@@ -132,7 +132,7 @@ class ForceResults:
     forces: np.ndarray
 
 
-def compute_energy(call: Call, s: PhysicalSystem) -> EnergyResults:
+def compute_energy_terms(call: Call, s: PhysicalSystem) -> EnergyResults:
     """Compute the terms of the energy."""
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
     length = np.linalg.norm(vec, axis=1)
@@ -140,14 +140,16 @@ def compute_energy(call: Call, s: PhysicalSystem) -> EnergyResults:
     basis = call("radial_basis_fwd", dist=dist, freq=s.model.freq, **BASIS)
     message = s.model.embedding * (basis["rbf"] @ s.model.projection)
     part = EnergyResults(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
-    return replace(part, out=call("agg_edge_to_edge_fwd", **part.sum(s))["out"])
+    return replace(part, out=call("agg_edge_to_edge_fwd", **part.triplet_sum_arguments(s))["out"])
 
 
 def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResults:
     """Compute the forces from the gradient of sum(readout * out) through both operators."""
-    of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
+    of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.triplet_sum_arguments(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
-    of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
+    of_basis = call(
+        "radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.radial_basis_arguments(s)
+    )
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
     other = s.graph.src != s.graph.dst  # vectors to an atom's own images are independent of its position
@@ -183,7 +185,7 @@ def differentiate_forces(
         gg_freq=np.zeros_like(m.freq),
         grad_rbf=b.grad_rbf,
         grad_sbf_rad=b.sum["sbf_rad"],
-        **f.basis(s),
+        **f.radial_basis_arguments(s),
     )
     gg_message = (of_basis["grad_rbf"] @ m.projection) * m.embedding
     of_sum = call(
@@ -193,10 +195,10 @@ def differentiate_forces(
         gg_embedding=gg_message,
         gg_weights=np.zeros_like(m.weights),
         grad_out=m.readout,
-        **f.sum(s),
+        **f.triplet_sum_arguments(s),
     )
     grad_rbf = (of_sum["embedding"] * m.embedding) @ m.projection.T
-    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
+    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.radial_basis_arguments(s))
     parameters = {
         "weights": of_sum["weights"],
         "freq": of_basis["freq"] + first["freq"],
@@ -207,30 +209,30 @@ def differentiate_forces(
     return ForceGradients(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
 
 
-def _make_caller(subject: Subject) -> Call:
+def _make_operator_caller(subject: Subject) -> Call:
     """Return a function that calls the subject's operators by name; it raises `CallError` if a call fails."""
 
-    def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
+    def compute_fields(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
-        return compute_arrays(subject, op, values, [field.name for field in op.fields])
+        return compute_subject_fields(subject, op, values, [field.name for field in op.fields])
 
-    return call
+    return compute_fields
 
 
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
-def _energy_pairs(call: Call, s: PhysicalSystem) -> Products:
-    return [(judge.pair(s.model.readout), judge.pair(compute_energy(call, s).out))]
+def _compute_energy_products(call: Call, s: PhysicalSystem) -> Products:
+    return [(judge.make_exact_pair(s.model.readout), judge.make_exact_pair(compute_energy_terms(call, s).out))]
 
 
-def _loss_pairs(call: Call, s: PhysicalSystem) -> Products:
+def _compute_loss_products(call: Call, s: PhysicalSystem) -> Products:
     """Return half the sum of squared force errors, as the factors of products."""
-    missing = judge.pair(compute_forces(call, s, compute_energy(call, s)).forces - s.target)
+    missing = judge.make_exact_pair(compute_forces(call, s, compute_energy_terms(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
 
 
-def _replace_value(s: PhysicalSystem, name: str, value: np.ndarray) -> PhysicalSystem:
+def _replace_system_value(s: PhysicalSystem, name: str, value: np.ndarray) -> PhysicalSystem:
     if name == "positions":
         return replace(s, positions=value)
     return replace(s, model=replace(s.model, **{name: value}))
@@ -248,9 +250,9 @@ def _compute_difference_errors(
     x = s.positions if name == "positions" else getattr(s.model, name)
     errors = []
     for step in STEPS:
-        plus = function(call, _replace_value(s, name, x + step * direction))
-        minus = function(call, _replace_value(s, name, x - step * direction))
-        products = [(judge.pair(gradient), compute_rounded_gap(x, step, direction))]
+        plus = function(call, _replace_system_value(s, name, x + step * direction))
+        minus = function(call, _replace_system_value(s, name, x - step * direction))
+        products = [(judge.make_exact_pair(gradient), compute_rounded_gap(x, step, direction))]
         _, size = sum_inner_products(products)
         residual, terms = sum_inner_products([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
         # If all neighbours are images of the same atom, nothing depends on x, and the residual is pure rounding error.
@@ -259,7 +261,7 @@ def _compute_difference_errors(
     return errors
 
 
-def _judge_curve(
+def _make_curve_check(
     subject: Subject, s: PhysicalSystem, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
     """Return a check with the verdict on the curve of errors at `STEPS`."""
@@ -271,38 +273,46 @@ def _judge_curve(
 
 def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["forces"][0]) -> list[Check]:
     """Compare forces with differences of the energy along a random direction in which all positions change."""
-    call = _make_caller(subject)
+    call = _make_operator_caller(subject)
 
-    def curve() -> list[float]:
-        forces = compute_forces(call, s, compute_energy(call, s)).forces
-        direction = draw_numbers(f"{s.name} displacement", *s.positions.shape)
-        return _compute_difference_errors(call, s, "positions", -forces, _energy_pairs, direction)
+    def compute_force_errors() -> list[float]:
+        forces = compute_forces(call, s, compute_energy_terms(call, s)).forces
+        direction = draw_normal_numbers(f"{s.name} displacement", *s.positions.shape)
+        return _compute_difference_errors(call, s, "positions", -forces, _compute_energy_products, direction)
 
-    return [_judge_curve(subject, s, operator, "forces", "positions", curve)]
+    return [_make_curve_check(subject, s, operator, "forces", "positions", compute_force_errors)]
 
 
 def check_force_training(
     subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["force training"][0]
 ) -> list[Check]:
     """Compare the parameter gradient of a loss of forces with differences of the loss."""
-    call = _make_caller(subject)
+    call = _make_operator_caller(subject)
 
-    def curve(name: str) -> list[float]:
-        f = compute_energy(call, s)
+    def compute_gradient_errors(name: str) -> list[float]:
+        f = compute_energy_terms(call, s)
         b = compute_forces(call, s, f)
         gradient = differentiate_forces(call, s, f, b, b.forces - s.target).parameters[name]
         x = getattr(s.model, name)
         return _compute_difference_errors(
-            call, s, name, gradient, _loss_pairs, x * draw_numbers(f"{s.name} {name} direction", *x.shape)
+            call,
+            s,
+            name,
+            gradient,
+            _compute_loss_products,
+            x * draw_normal_numbers(f"{s.name} {name} direction", *x.shape),
         )
 
-    return [_judge_curve(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
+    return [
+        _make_curve_check(subject, s, operator, "force training", name, partial(compute_gradient_errors, name))
+        for name in TRAINED
+    ]
 
 
 # ---- invariance ------------------------------------------------------------------------------------------------------
 
 
-def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
+def _sum_absolute_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
     return float(sum(np.sum(abs(a) * abs(b)) for a, b in pairs))
 
 
@@ -312,27 +322,32 @@ def _compute_rounding_scales(s: PhysicalSystem) -> tuple[float, float]:
     The steps are the two operators and their derivatives (with the judge's scales), the products with the projection,
     and the edge vectors, whose rounding errors stem from positions and offsets after any of the motions.
     """
-    call = _make_caller(make_backend_subject("pyref"))
-    f = compute_energy(call, s)
+    call = _make_operator_caller(make_backend_subject("pyref"))
+    f = compute_energy_terms(call, s)
     b = compute_forces(call, s, f)
     d = differentiate_forces(call, s, f, b, s.target)
     m = s.model
 
-    def judge_scales(name: str, **values: Any) -> dict[str, np.ndarray]:
+    def compute_judge_scales(name: str, **values: Any) -> dict[str, np.ndarray]:
         return {field: triple[2] for field, triple in compute_with_judge(OPERATORS[name], values).items()}
 
-    basis, out = judge_scales("radial_basis_fwd", **f.basis(s)), judge_scales("agg_edge_to_edge_fwd", **f.sum(s))["out"]
-    of_sum = judge_scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.sum(s))
-    dist = judge_scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.basis(s))["dist"]
+    basis, out = (
+        compute_judge_scales("radial_basis_fwd", **f.radial_basis_arguments(s)),
+        compute_judge_scales("agg_edge_to_edge_fwd", **f.triplet_sum_arguments(s))["out"],
+    )
+    of_sum = compute_judge_scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.triplet_sum_arguments(s))
+    dist = compute_judge_scales(
+        "radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.radial_basis_arguments(s)
+    )["dist"]
     message = abs(m.embedding) * (abs(f.rbf) @ abs(m.projection))
     back_rbf = (abs(b.sum["embedding"]) * abs(m.embedding)) @ abs(m.projection).T
     ends = abs(s.positions[s.graph.src]) + abs(s.positions[s.graph.dst]) + abs(s.offset)
     reach = (ends + 2 * abs(TRANSLATION)).sum(1, keepdims=True)
-    energy = _sum_of_products(
+    energy = _sum_absolute_products(
         (m.readout, out), (b.sum["sbf_rad"], basis["sbf_rad"]), (b.grad_rbf, basis["rbf"]),
         (b.sum["embedding"], message), (b.edge, reach),
     )  # fmt: skip
-    forces = _sum_of_products(
+    forces = _sum_absolute_products(
         (d.edge, of_sum["vec"]), (d.of_basis["grad_sbf_rad"], of_sum["sbf_rad"]), (d.gg_message, of_sum["embedding"]),
         (d.along, dist), (d.of_basis["grad_rbf"], back_rbf), (d.of_sum["sbf_rad"], basis["sbf_rad"]),
         (d.grad_rbf, basis["rbf"]), (d.of_sum["embedding"], message), (d.edge, b.edge), (d.vec, reach),
@@ -377,14 +392,17 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
     Errors are in units of eps times the scale of rounding errors. The tolerance is twice the accuracy tolerance,
     because both values contain rounding errors.
     """
-    call = _make_caller(subject)
+    call = _make_operator_caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
 
-    def measure(system: PhysicalSystem) -> tuple[np.ndarray, np.ndarray]:
-        f = compute_energy(call, system)
+    def compute_energy_and_projected_force(system: PhysicalSystem) -> tuple[np.ndarray, np.ndarray]:
+        f = compute_energy_terms(call, system)
         forces = compute_forces(call, system, f).forces
         pairs = (system.model.readout, f.out), (system.target, forces)
-        first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
+        first, other = (
+            np.array(judge.compute_dot_and_scale(judge.make_exact_pair(a), judge.make_exact_pair(b))[:2])
+            for a, b in pairs
+        )
         return first, other
 
     rounding: tuple[float, float] = s.rounding_scales  # computed before the timed loop, which thus excludes the judge
@@ -393,8 +411,8 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
         start, moved = time.perf_counter(), motion(s)
         errors, problem = [math.inf, math.inf], ""
         try:
-            before = before or measure(s)
-            for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
+            before = before or compute_energy_and_projected_force(s)
+            for i, (one, two) in enumerate(zip(before, compute_energy_and_projected_force(moved), strict=True)):
                 unit = tolerances.eps("float64") * rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
         except ValueError as failure:  # a call failed, or a shape is wrong

@@ -25,9 +25,9 @@ from trigraph.verification.accuracy import (
     expected_dtype,
 )
 from trigraph.verification.case import Case
-from trigraph.verification.judged import JudgedCase, compute_with_judge, find_third_order, list_main_operators
+from trigraph.verification.judged import JudgedCase, compute_with_judge, find_bwd3, list_fwd_bwd_bwd2
 from trigraph.verification.subjects import Subject, call_and_catch, call_subject, memory_extent
-from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
+from trigraph.verification.transforms import embed_in_batch, list_entity_fields, renumber_case
 
 THREADS = (1, 2, 3)
 # Backends in which the result for a node or edge is bitwise independent of the other nodes and edges of the call.
@@ -41,11 +41,11 @@ def _sum_inner_products(weights: Mapping[str, np.ndarray], fields: Mapping[str, 
         field = fields.get(name)
         if not isinstance(field, np.ndarray) or field.shape != weight.shape:
             return np.full(3, math.nan)
-        total += judge.dot(judge.pair(weight), judge.pair(field))
+        total += judge.compute_dot_and_scale(judge.make_exact_pair(weight), judge.make_exact_pair(field))
     return total
 
 
-def _sum_scales(weights: Mapping[str, np.ndarray], triples: Mapping[str, np.ndarray]) -> float:
+def _sum_weighted_scales(weights: Mapping[str, np.ndarray], triples: Mapping[str, np.ndarray]) -> float:
     return sum(float(np.sum(abs(weight) * triples[name][2])) for name, weight in weights.items())
 
 
@@ -63,29 +63,31 @@ def _check_equal_sums(
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
     error = float(abs((left - right) + (left_low - right_low)) / unit)
     names = ", ".join(f.name for f in op.fields)
-    return judged.record_check(subject, op.name, kind, names, error, judged.tolerance(subject), calls, judged.case.note)
+    return judged.make_check(subject, op.name, kind, names, error, judged.tolerance(subject), calls, judged.case.note)
 
 
-def check_adjoint(subject: Subject, judged: JudgedCase, operator: str | None = None) -> Check:
+def check_adjoint_identity(subject: Subject, judged: JudgedCase, operator: str | None = None) -> Check:
     """Check <g, jvp(v)> = <bwd(g), v>, where jvp(v) = bwd2(gg=v).grad_<output> is the Jacobian-vector product.
 
     The check is recorded as `operator` (default: the name of bwd2).
     """
     case = judged.case
-    _, bwd, bwd2 = list_main_operators(case.definition)
+    _, bwd, bwd2 = list_fwd_bwd_bwd2(case.definition)
     first = call_subject(subject, bwd, case.arguments(bwd))
     second = call_subject(subject, bwd2, case.arguments(bwd2))
     ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.inputs}
-    scale = _sum_scales(case.grads, judged.result(bwd2)) + _sum_scales(ggs, judged.result(bwd))
+    scale = _sum_weighted_scales(case.grads, judged.get_result(bwd2)) + _sum_weighted_scales(
+        ggs, judged.get_result(bwd)
+    )
     sides = _sum_inner_products(case.grads, second.fields), _sum_inner_products(ggs, first.fields)
     check = _check_equal_sums(subject, judged, bwd2, "adjoint", sides, scale, (first, second))
     return replace(check, operator=operator or bwd2.name)
 
 
-def check_symmetry(subject: Subject, judged: JudgedCase) -> Check:
+def check_second_derivative_symmetry(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
     case = judged.case
-    bwd2 = list_main_operators(case.definition)[2]
+    bwd2 = list_fwd_bwd_bwd2(case.definition)[2]
     names = [a.name for a in case.inputs]
     v = {n: case.ggs[f"gg_{n}"] for n in names}
     w = {n: case.directions[n] for n in names}
@@ -93,7 +95,7 @@ def check_symmetry(subject: Subject, judged: JudgedCase) -> Check:
     one = call_subject(subject, bwd2, case.arguments(bwd2))
     other = call_subject(subject, bwd2, exchanged)
     turned = judged.cache_result((bwd2.name, "exchanged"), lambda: compute_with_judge(bwd2, exchanged, names))
-    scale = _sum_scales(w, judged.result(bwd2)) + _sum_scales(v, turned)
+    scale = _sum_weighted_scales(w, judged.get_result(bwd2)) + _sum_weighted_scales(v, turned)
     sides = _sum_inner_products(w, one.fields), _sum_inner_products(v, other.fields)
     return _check_equal_sums(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
 
@@ -105,7 +107,7 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
     and in g, its derivative along a' or g' is bwd2 with a' in place of a, or g' in place of g.
     """
     case = judged.case
-    bwd2, bwd3 = list_main_operators(case.definition)[2], find_third_order(case.definition)
+    bwd2, bwd3 = list_fwd_bwd_bwd2(case.definition)[2], find_bwd3(case.definition)
     along = {n: case.directions[n] for n in (*case.ggs, *case.grads)}
     sums = [
         ({**case.arguments(bwd2), **{n: along[n] for n in case.ggs}}, case.gggs),
@@ -119,7 +121,7 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
         [third],
         _sum_inner_products(along, third.fields),
         np.zeros(3),
-        _sum_scales(along, judged.result(bwd3)),
+        _sum_weighted_scales(along, judged.get_result(bwd3)),
     )
     for number, (arguments, cotangents) in enumerate(sums):
         weights = {n.removeprefix("ggg_"): w for n, w in cotangents.items()}
@@ -128,14 +130,14 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
         expected = judged.cache_result(
             (bwd3.name, "adjoint", number), partial(compute_with_judge, bwd2, arguments, tuple(weights))
         )
-        scale += _sum_scales(weights, expected)
+        scale += _sum_weighted_scales(weights, expected)
     return _check_equal_sums(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
 
 
 def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Check that <bwd3(c, a).inputs, u> is equal for all permutations of c, a, u: third derivatives are symmetric."""
     case = judged.case
-    bwd3 = find_third_order(case.definition)
+    bwd3 = find_bwd3(case.definition)
     names = [a.name for a in case.inputs]
     prefixed = {
         "ggg_": {n: case.gggs[f"ggg_{n}"] for n in names},
@@ -156,7 +158,7 @@ def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]
         expected = judged.cache_result(
             (bwd3.name, "symmetry", order), partial(compute_with_judge, bwd3, arguments, names)
         )
-        sums.append((_sum_inner_products(u, calls[-1].fields), _sum_scales(u, expected)))
+        sums.append((_sum_inner_products(u, calls[-1].fields), _sum_weighted_scales(u, expected)))
     (first, scale), *others = sums
     return [
         _check_equal_sums(subject, judged, bwd3, "symmetry", (first, other), scale + more, (calls[0], call))
@@ -184,17 +186,17 @@ def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: 
         )
         error = math.inf
         if not note:
-            triple = np.stack([expected, np.zeros_like(expected), judged.result(op)[field.name][2]])
+            triple = np.stack([expected, np.zeros_like(expected), judged.get_result(op)[field.name][2]])
             if field.dims[0] in orders:
                 triple = triple[:, orders[field.dims[0]]]
             error = compute_scaled_error(got, triple, case.dtype)
         checks.append(
-            judged.record_check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
+            judged.make_check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
         )
     return checks
 
 
-def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
+def _copy_fields_as_bytes(outcome: Outcome) -> dict[str, Any]:
     """Return copies of the numeric arrays as bytes, with a row for each element."""
     return {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
@@ -203,7 +205,7 @@ def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _count_different_bits(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
+def _count_different_elements(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
     """Return the number of elements of a field that differ bitwise from the reference."""
     if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
         return math.inf
@@ -222,21 +224,26 @@ def _check_equal_bits(
     """Return a check for each field that all trials are bitwise identical to the first."""
     checks = []
     for field in judged.case.list_returned(op) if fields is None else fields:
-        error = max(_count_different_bits(bits, field.name, trials[0]) for bits in trials[1:])
-        checks.append(judged.record_check(subject, op.name, kind, field.name, error, 0.0, calls))
+        error = max(_count_different_elements(bits, field.name, trials[0]) for bits in trials[1:])
+        checks.append(judged.make_check(subject, op.name, kind, field.name, error, 0.0, calls))
     return checks
 
 
-def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_repeated_calls(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check that a repeated call is bitwise identical, and that later calls do not change earlier results."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     first = call_subject(subject, op, arguments)
-    bits = _list_row_bytes(first)
+    bits = _copy_fields_as_bytes(first)
     again = call_subject(subject, op, arguments)
     other = call_subject(subject, op, negated)
     return _check_equal_bits(
-        subject, judged, op, "repeat", [bits, _list_row_bytes(again), _list_row_bytes(first)], [first, again, other]
+        subject,
+        judged,
+        op,
+        "repeat",
+        [bits, _copy_fields_as_bytes(again), _copy_fields_as_bytes(first)],
+        [first, again, other],
     )
 
 
@@ -249,23 +256,25 @@ def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
-    fields, together = list_member_fields(case, op), call_subject(subject, op, batch.case.arguments(op))
+    fields, together = list_entity_fields(case, op), call_subject(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
     notes = {f.name: describe_wrong_form(arrays[f.name], f, batch.case.sizes, expected_dtype(f, case)) for f in fields}
-    own = {f.name: batch.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
+    own = {f.name: batch.extract_case_part(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
     if subject.name in BATCH_INVARIANT:
         outcomes = [call_subject(subject, op, case.arguments(op)), replace(together, fields=own)]
-        return _check_equal_bits(subject, judged, op, "batch", [_list_row_bytes(o) for o in outcomes], outcomes, fields)
-    checks, expected = [], judged.result(op)
+        return _check_equal_bits(
+            subject, judged, op, "batch", [_copy_fields_as_bytes(o) for o in outcomes], outcomes, fields
+        )
+    checks, expected = [], judged.get_result(op)
     for f in fields:
         error = compute_field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
         tolerance = 0.0 if f.index else judged.tolerance(subject)
         note = notes[f.name] or case.note
-        checks.append(judged.record_check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
+        checks.append(judged.make_check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
     return checks
 
 
-def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_out_arrays(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check calls with `out` arrays that start at a cache line or 8 bytes after it.
 
     The arrays are filled with NaN first. The error of a field is the number of elements that differ bitwise from an
@@ -275,13 +284,13 @@ def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]
     case, fields = judged.case, judged.case.list_returned(op)
     forms = {f.name: (evaluate_shape(f, case.sizes), expected_dtype(f, case)) for f in fields}
     reference = call_subject(subject, op, case.arguments(op))
-    bits, calls, wrong = _list_row_bytes(reference), [reference], dict.fromkeys(forms, 0.0)
+    bits, calls, wrong = _copy_fields_as_bytes(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
         calls.append(call_and_catch(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
-            wrong[name] += _count_different_bits(_list_row_bytes(calls[-1]), name, bits) + strays.count(name)
-    return [judged.record_check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
+            wrong[name] += _count_different_elements(_copy_fields_as_bytes(calls[-1]), name, bits) + strays.count(name)
+    return [judged.make_check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
 
 
 def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
@@ -291,17 +300,17 @@ def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
         for number in THREADS:
             set_num_threads(number)
             outcomes.append(call_subject(subject, op, judged.case.arguments(op)))
-    return _check_equal_bits(subject, judged, op, "threads", [_list_row_bytes(o) for o in outcomes], outcomes)
+    return _check_equal_bits(subject, judged, op, "threads", [_copy_fields_as_bytes(o) for o in outcomes], outcomes)
 
 
-def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_small_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare with the judge when blocks are as small as possible, so that sums over blocks have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
-def list_other_levels() -> tuple[list[str], list[str]]:
+def list_levels_to_compare() -> tuple[list[str], list[str]]:
     """Return the instruction-set levels not in use, and the levels with bitwise identical results (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in list_runnable_levels()]
     return [level for level in list_runnable_levels() if level != get_cpu_level()], equal if len(equal) > 1 else []
@@ -309,7 +318,7 @@ def list_other_levels() -> tuple[list[str], list[str]]:
 
 def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare builds for other instruction-set levels with the judge, and those in `EQUAL_BITS` bitwise."""
-    different, equal = list_other_levels()
+    different, equal = list_levels_to_compare()
     before = get_cpu_level()
     checks, outcomes = [], []
     try:
@@ -322,7 +331,9 @@ def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
     finally:
         set_cpu_level(before)
     if equal:
-        checks += _check_equal_bits(subject, judged, op, "levels", [_list_row_bytes(o) for o in outcomes], outcomes)
+        checks += _check_equal_bits(
+            subject, judged, op, "levels", [_copy_fields_as_bytes(o) for o in outcomes], outcomes
+        )
     return checks
 
 
@@ -341,7 +352,7 @@ def _describe_layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) 
     return ""
 
 
-def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_result_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check that every field is C-contiguous and writeable, and has the right dtype and its own memory.
 
     The error is 1 if a field is wrong in the first or the second call.
@@ -350,7 +361,7 @@ def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
     values, calls = case.arguments(op), []
     arguments: dict[str, Any] = {}
 
-    def call() -> Mapping[str, Any]:
+    def compute_native_fields() -> Mapping[str, Any]:
         handed, fields = subject.native(op, values) if subject.native else (values, subject.call(op, values, None))
         arguments.update({f"argument {n}": a for n, a in handed.items() if hasattr(a, "strides")})
         return fields
@@ -358,7 +369,7 @@ def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
     problems: dict[str, str] = {}
     earlier: dict[str, Any] = {}
     for _ in range(2):
-        outcome = call_and_catch(call)
+        outcome = call_and_catch(compute_native_fields)
         calls.append(outcome)
         own: dict[str, Any] = {}
         for field in case.list_returned(op):
@@ -371,6 +382,6 @@ def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}
     return [
-        judged.record_check(subject, op.name, "layout", name, float(bool(problem)), 0.0, calls, problem)
+        judged.make_check(subject, op.name, "layout", name, float(bool(problem)), 0.0, calls, problem)
         for name, problem in problems.items()
     ]

@@ -16,9 +16,9 @@ from trigraph.graphs import CSC
 from trigraph.table import Definition
 from trigraph.verification import networks
 from trigraph.verification.case import Case, make_read_only
-from trigraph.verification.cases import POINT_STEP, draw_arrays, find_kink_violations, remove_domain
-from trigraph.verification.judged import list_main_operators
-from trigraph.verification.structures import AtomicStructure, list_default_structures
+from trigraph.verification.cases import POINT_STEP, draw_arrays, find_kink_violations, use_normal_distribution
+from trigraph.verification.judged import list_fwd_bwd_bwd2
+from trigraph.verification.structures import AtomicStructure, load_default_structures
 from trigraph.verification.triplets import list_triplet_inputs
 
 SLAB = "copper slab with CO"
@@ -30,7 +30,7 @@ STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
-def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def _make_gno_airfoil_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return GNO's arguments for the airfoil mesh: differences of positions, smooth features, and athena's weights."""
     positions, src, dst = networks.make_airfoil_mesh(patch)
     if keep is not None:
@@ -69,19 +69,23 @@ def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) ->
     """Return the real inputs of a family, shipped or generated, and for DimeNet++ the user's structures as well."""
     if family in ("gat", "weighted"):
         return (
-            RealInput("airfoil", networks.make_mesh_values, NETWORK_STEPS),
-            RealInput("karate club", networks.make_club_values, NETWORK_STEPS),
-            RealInput("power law", networks.make_power_law_values, (), backends=("fortran",)),
+            RealInput("airfoil", networks.make_airfoil_arguments, NETWORK_STEPS),
+            RealInput("karate club", networks.make_karate_club_arguments, NETWORK_STEPS),
+            RealInput("power law", networks.make_power_law_arguments, (), backends=("fortran",)),
         )
     if family == "gno":
-        return (RealInput("airfoil", _make_airfoil_values, POLYNOMIAL_STEPS),)
+        return (RealInput("airfoil", _make_gno_airfoil_arguments, POLYNOMIAL_STEPS),)
     if family == "dimenet":
         return tuple(
-            RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*list_default_structures(), *structures)
+            RealInput(s.name, s.make_arguments, STRUCTURE_STEPS, s.describe_exclusions)
+            for s in (*load_default_structures(), *structures)
         )
     if family == "gemnet":
-        (slab,) = (s for s in list_default_structures() if s.name == SLAB)
-        return tuple(RealInput(n, s.values, POLYNOMIAL_STEPS, s.remark) for n, s in list_triplet_inputs(slab).items())
+        (slab,) = (s for s in load_default_structures() if s.name == SLAB)
+        return tuple(
+            RealInput(n, s.make_arguments, POLYNOMIAL_STEPS, s.describe_exclusions)
+            for n, s in list_triplet_inputs(slab).items()
+        )
     return ()
 
 
@@ -92,18 +96,18 @@ def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: i
     and adjoints. `seed` determines cotangents and directions.
     """
 
-    def convert_values(keep: np.ndarray | None) -> dict[str, Any]:
+    def make_read_only_arguments(keep: np.ndarray | None) -> dict[str, Any]:
         arguments = real.values(definition, patch, keep)
-        if missing := [name for name in fwd.parameters if name not in arguments]:
+        if missing := [name for name in fwd.parameter_names if name not in arguments]:
             raise LookupError(f"{fwd.name}: the real input {real.name!r} has no {', '.join(missing)}")
-        own = {name: arguments[name] for name in fwd.parameters}
+        own = {name: arguments[name] for name in fwd.parameter_names}
         return {n: make_read_only(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
 
-    fwd = list_main_operators(definition)[0]
+    fwd = list_fwd_bwd_bwd2(definition)[0]
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
     step, values, notes = (
         POINT_STEP if patch or not real.steps else real.steps[0],
-        convert_values(None),
+        make_read_only_arguments(None),
         [real.remark(patch)],
     )
     inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}
@@ -111,12 +115,12 @@ def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: i
     directions = {n: make_read_only((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
     for name, bad in find_kink_violations(definition, values, directions, step).items():
         notes.append(f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink")
-        values = convert_values(~bad)
+        values = make_read_only_arguments(~bad)
         directions[name] = make_read_only(directions[name][~bad])
-    sizes = bind_sizes(fwd, {n: values[n] for n in fwd.parameters})
+    sizes = bind_sizes(fwd, {n: values[n] for n in fwd.parameter_names})
     cotangents = [
         draw_arrays(s, sizes, dtype, rng)
-        for s in (grads, {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}, grads)
+        for s in (grads, {f"gg_{n}": use_normal_distribution(a) for n, a in inputs.items()}, grads)
     ]
     label = f"{real.name} patch" if patch else real.name
     directions |= cotangents[2]

@@ -10,9 +10,9 @@ from rich.console import Console
 from slopecheck import console, progress
 from slopecheck.compare import Comparison
 from slopecheck.record import Check
-from slopecheck.report import encode_report, page, replace_files
-from slopecheck.summary import ratio, worst
-from slopecheck.terminal import plain
+from slopecheck.report import encode_report, render_template, replace_files
+from slopecheck.summary import compute_error_ratio, find_worst_check
+from slopecheck.terminal import escape_unprintable
 from trigraph.environment import print_environment
 from trigraph.table import NAMED
 from trigraph.verification.terms import TERMS
@@ -26,7 +26,9 @@ def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
         "meaning": TERMS.kinds[name],
         "count": len(group),
         "passed": sum(c.passed for c in group),
-        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None for bitwise checks
+        "largest": max(
+            (compute_error_ratio(c) for c in group if c.tolerance > 0), default=None
+        ),  # None for bitwise checks
     }
 
 
@@ -42,7 +44,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
         # Number of inputs of all definitions that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is largest in units of its tolerance.
-        "closest": worst(accuracy),
+        "closest": find_worst_check(accuracy),
         "curves": sum(c.backend != "judge" for c in curves),
         "judge_curves": sum(c.backend == "judge" for c in curves),
         "vectors": len({(c.operator, c.case) for c in groups["golden"]}),
@@ -57,19 +59,19 @@ def _capture_print(show: Callable[..., None], *what: Any) -> str:
     return text.getvalue()
 
 
-def render_page(
+def render_report_page(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
     """Return the report as a self-contained HTML page."""
-    return page(
+    return render_template(
         "trigraph.verification",
         "report.html.j2",
         report=report,
-        result=progress.result(checks),
+        result=progress.describe_counts(checks),
         evidence=count_comparisons(checks),
         summary=_capture_print(console.print_summary, checks, TERMS),
         failures=_capture_print(console.print_failures, checks, TERMS),
-        withheld=_capture_print(console.print_withheld, checks, TERMS),
+        withheld=_capture_print(console.print_not_offered, checks, TERMS),
         comparison=_capture_print(console.print_comparison, comparison) if comparison else "",
         environment_text=_capture_print(print_environment, report["environment"]),
         tolerances=TABLE,
@@ -94,5 +96,5 @@ def write_report(
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
     files["report.json"] = encode_report(report)
-    files["report.html"] = plain(render_page(report, checks, comparison, svgs)).encode()
+    files["report.html"] = escape_unprintable(render_report_page(report, checks, comparison, svgs)).encode()
     replace_files(folder, files, [f"{name}.png" for name in PICTURES])

@@ -12,24 +12,24 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from slopecheck.units import Task, Unit, unit_of
+from slopecheck.units import CheckTask, WorkUnit, make_unit
 from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
 from trigraph.table import DEFINITIONS, NAMED, THIRD, Definition
 from trigraph.verification import golden, physics, tasks
-from trigraph.verification.bessel import CASE, make_decades_case
+from trigraph.verification.bessel import CASE, make_radial_basis_case
 from trigraph.verification.cases import build_case, find_half_dtype, list_half_dtypes
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as BACKEND_STEPS
-from trigraph.verification.differentiated import differentiate_forward, make_framework_subject
+from trigraph.verification.differentiated import make_framework_subject, make_subject_from_forward
 from trigraph.verification.implementation import make_user_subject
 from trigraph.verification.judged import JudgedCase
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real_case, list_real_inputs
 from trigraph.verification.settings import Where, admits, parse_restriction
-from trigraph.verification.structures import AtomicStructure, list_default_structures
-from trigraph.verification.subjects import Subject, make_backend_subject, takes_dtype
+from trigraph.verification.structures import AtomicStructure, load_default_structures
+from trigraph.verification.subjects import Subject, backend_takes_dtype, make_backend_subject
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.terms import CHECK_KINDS
 from trigraph.verification.variants import list_hub_variants, list_variants
@@ -93,7 +93,7 @@ def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
     return frozenset(selected)
 
 
-def name_section(unit: Unit) -> str:
+def name_section(unit: WorkUnit) -> str:
     """Return the section of the run to which a unit belongs: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
@@ -114,20 +114,20 @@ class _VerificationRun:
     alone: bool
     where: Where
 
-    def definitions(self) -> list[Definition]:
+    def list_definitions(self) -> list[Definition]:
         return [
             d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
         ]
 
-    def units(self) -> Iterator[Unit]:
+    def yield_units(self) -> Iterator[WorkUnit]:
         """Yield the units: generated cases, real inputs and golden vectors or, if `alone`, only the structures."""
         if self.alone:
-            for definition in (d for d in self.definitions() if d.family == "dimenet"):
-                for real in list_real_inputs("dimenet", self.structures)[len(list_default_structures()) :]:
+            for definition in (d for d in self.list_definitions() if d.family == "dimenet"):
+                for real in list_real_inputs("dimenet", self.structures)[len(load_default_structures()) :]:
                     yield from self._yield_real_units(definition, real)
             yield from self._yield_force_units(self.structures)
             return
-        for definition in self.definitions():
+        for definition in self.list_definitions():
             for dtype in self.dtypes:
                 for number, variant in enumerate(list_variants(definition, self.where)):
                     turn = self.dtypes[number % len(self.dtypes)] == dtype
@@ -136,16 +136,18 @@ class _VerificationRun:
                 yield from self._yield_hub_units(definition, dtype)
             for real in list_real_inputs(definition.family, self.structures):
                 yield from self._yield_real_units(definition, real)
-        if any(d.family == "dimenet" for d in self.definitions()):
+        if any(d.family == "dimenet" for d in self.list_definitions()):
             yield from self._yield_dimenet_units()
         if "float32" in self.dtypes:
             yield from self._yield_half_units()
         yield from self._yield_golden_units()
 
-    def _yield_variant_units(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
+    def _yield_variant_units(
+        self, definition: Definition, variant: Variant, dtype: str, turn: bool
+    ) -> Iterator[WorkUnit]:
         """Yield the units of a case; include checks that use one dtype per setting if it is this dtype's `turn`."""
         # All arguments are bound, so this cache and the caches below have a single entry.
-        judged = cache(partial(self._judge_case, definition, variant, dtype))
+        judged = cache(partial(self._build_judged_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
         differenced = kind.differenced and dtype == "float64"
@@ -183,9 +185,9 @@ class _VerificationRun:
                 yield unit("differences", tasks.make_difference_tasks, judged, BACKEND_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.make_judge_difference_tasks, judged, self.selected, JUDGE_STEPS)
-            yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
+            yield make_unit(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
-    def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
+    def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[WorkUnit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
         # Omit users' functions: their tolerance is half the number of terms, for which equal terms are a weak test.
@@ -197,17 +199,17 @@ class _VerificationRun:
         for scopes, variant in some:
             if scopes:
                 # All subjects share a unit, so that the judge's large results can be freed early.
-                judged = partial(self._judge_case, definition, variant, dtype)
+                judged = partial(self._build_judged_case, definition, variant, dtype)
                 check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
-                yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
+                yield make_unit(label, WEIGHTS["hub"] * variant.degree, check)
 
-    def _yield_real_units(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
-        def make_judged_case(dtype: str, patch: bool) -> Lazy:
+    def _yield_real_units(self, definition: Definition, real: RealInput) -> Iterator[WorkUnit]:
+        def make_lazy_judged_case(dtype: str, patch: bool) -> Lazy:
             return cache(lambda: JudgedCase(build_real_case(real, definition, dtype, self.seed, patch)))
 
         for dtype in self.dtypes:
-            patch = make_judged_case(dtype, True)
+            patch = make_lazy_judged_case(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
                 yield _make_unit(
@@ -215,7 +217,7 @@ class _VerificationRun:
                 )
         if "float64" not in self.dtypes:
             return
-        whole = make_judged_case("float64", False)
+        whole = make_lazy_judged_case("float64", False)
         # Finite differences on the whole input are slow and use only one backend. All backends are compared with the
         # judge on the patch.
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
@@ -230,37 +232,41 @@ class _VerificationRun:
                 weight = WEIGHTS["real differences"]
                 yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
-    def _yield_dimenet_units(self) -> Iterator[Unit]:
+    def _yield_dimenet_units(self) -> Iterator[WorkUnit]:
         """Yield units for radial functions over three decades of x, and for forces on structures."""
         for dtype in self.dtypes:
-            judged = cache(partial(make_decades_case, dtype, self.seed))
+            judged = cache(partial(make_radial_basis_case, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
                 yield _make_unit(label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"])
-        yield from self._yield_force_units((*list_default_structures(), *self.structures))
+        yield from self._yield_force_units((*load_default_structures(), *self.structures))
 
-    def _yield_half_units(self) -> Iterator[Unit]:
+    def _yield_half_units(self) -> Iterator[WorkUnit]:
         """Yield units for cases in half precision, alternating float16 and (with ml_dtypes) bfloat16."""
 
         def select_half_scopes(half: str) -> list[Scope]:
             named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
-            return [s for s in named if takes_dtype(s.subject.name, find_half_dtype(half))]
+            return [s for s in named if backend_takes_dtype(s.subject.name, find_half_dtype(half))]
 
-        for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
+        for definition in (d for d in self.list_definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in list_variants(definition, self.where) if v.kind.every_setting):
                 half = list_half_dtypes()[number % len(list_half_dtypes())]
-                judged = cache(partial(self._judge_case, definition, variant, "float32", half))
+                judged = cache(partial(self._build_judged_case, definition, variant, "float32", half))
                 for scope in select_half_scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
                     yield _make_unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
         for half in list_half_dtypes():
             for scope in select_half_scopes(half):
-                yield _make_unit(f"every number of {half}", scope, "every number", tasks.make_number_tasks, half)
+                yield _make_unit(
+                    f"every number of {half}", scope, "every number", tasks.make_every_half_number_tasks, half
+                )
 
-    def _judge_case(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> JudgedCase:
+    def _build_judged_case(
+        self, definition: Definition, variant: Variant, dtype: str, half: str | None = None
+    ) -> JudgedCase:
         return JudgedCase(build_case(definition, variant, dtype, self.seed, half))
 
-    def _yield_force_units(self, structures: Iterable[AtomicStructure]) -> Iterator[Unit]:
+    def _yield_force_units(self, structures: Iterable[AtomicStructure]) -> Iterator[WorkUnit]:
         if "float64" not in self.dtypes:
             return
         for structure in structures:
@@ -273,7 +279,7 @@ class _VerificationRun:
         vectors = golden.read_vectors(name, path)
         return [v for v in vectors if v.operator in self.selected and admits(self.where, v.values)]
 
-    def _yield_golden_units(self) -> Iterator[Unit]:
+    def _yield_golden_units(self) -> Iterator[WorkUnit]:
         for name, path in golden.find_golden_files().items():
             vectors = cache(partial(self._read_selected_vectors, name, path))
             size = path.stat().st_size / 1000
@@ -283,19 +289,26 @@ class _VerificationRun:
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )
             if self.judge:
-                yield unit_of(f"golden {name}: judge", size, partial(tasks.make_golden_tasks, None, vectors, "float64"))
+                yield make_unit(
+                    f"golden {name}: judge", size, partial(tasks.make_golden_tasks, None, vectors, "float64")
+                )
         absent = golden.check_missing_vectors()
         if absent:
-            yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
+            yield WorkUnit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
 def _make_unit(
-    label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
-) -> Unit:
+    label: str,
+    scope: Scope,
+    kind: str,
+    tasks: Callable[..., list[CheckTask]],
+    *arguments: Any,
+    weight: float | None = None,
+) -> WorkUnit:
     """Return a unit for one kind of check, with the tasks that ``tasks(scope, *arguments)`` returns."""
     subject = scope.subject.name
     weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
-    return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
+    return make_unit(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
 
 
 def plan_run(
@@ -310,7 +323,7 @@ def plan_run(
     framework: str | None = None,
     device: str | None = None,
     skip: Iterable[str] = (),
-) -> list[Unit]:
+) -> list[WorkUnit]:
     """Return the units of a run; `seed` determines all random numbers.
 
     `operators` lists names of operators, definitions or families (default: all); with an implementation, it names the
@@ -343,7 +356,7 @@ def plan_run(
                 )
             target = operators[0] if operators else None
             if framework is not None:
-                implementation, target = differentiate_forward(implementation, target, framework, device)
+                implementation, target = make_subject_from_forward(implementation, target, framework, device)
                 operators = [target]
             else:
                 implementation = make_user_subject(implementation, target)
@@ -366,13 +379,15 @@ def plan_run(
     if distinct and not any(NAMED[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is selected")
     return list(
-        _VerificationRun(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units()
+        _VerificationRun(
+            tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted
+        ).yield_units()
     )
 
 
 def _rename_structures(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
     """Return the structures with distinct names, because several files may have the same name."""
-    taken = {s.name for s in list_default_structures()}
+    taken = {s.name for s in load_default_structures()}
     distinct = []
     for structure in structures:
         name, number = structure.name, 2

@@ -21,10 +21,10 @@ def _list_choices(definition: Definition) -> dict[str, dict[str, Any]]:
     """Return the choices by text, for every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
-    return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
+    return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional_names}
 
 
-def _value_text(value: Any) -> str:
+def _format_setting_value(value: Any) -> str:
     return ABSENT if value is None else str(value) if isinstance(value, (str, bool)) else GIVEN
 
 
@@ -52,7 +52,7 @@ def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     return where
 
 
-def parse_setting(case: str, definition: Definition) -> Where:
+def parse_case_name(case: str, definition: Definition) -> Where:
     """Return the restriction that corresponds to a generated case's name, ``"regular, op=sum, edge_weight=None"``.
 
     A run with this restriction contains a case with the same name and therefore the same numbers. An optional argument
@@ -65,13 +65,13 @@ def parse_setting(case: str, definition: Definition) -> Where:
         _list_choices(definition),
         {name: value for name, _, value in (part.partition("=") for part in parts)},
     )
-    named |= {name: GIVEN for name in definition.optional if name not in named}
+    named |= {name: GIVEN for name in definition.optional_names if name not in named}
     return {name: (value,) for name, value in named.items() if value in choices.get(name, ())}
 
 
 def admits(where: Where, values: Mapping[str, Any]) -> bool:
     """Return whether a restriction allows these arguments of an operator."""
-    return all(_value_text(values[name]) in allowed for name, allowed in where.items())
+    return all(_format_setting_value(values[name]) in allowed for name, allowed in where.items())
 
 
 def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
@@ -82,11 +82,11 @@ def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str,
     if not where:
         return definition.settings
     choices = _list_choices(definition)
-    base: dict[str, Any] = dict.fromkeys(definition.optional, ...)
+    base: dict[str, Any] = dict.fromkeys(definition.optional_names, ...)
     left = [
         s
         for s in definition.settings
-        if all(_value_text(v) in where.get(n, (_value_text(v),)) for n, v in {**base, **s}.items())
+        if all(_format_setting_value(v) in where.get(n, (_format_setting_value(v),)) for n, v in {**base, **s}.items())
     ]
     if not left:
         left = [dict(zip(where, values, strict=True)) for values in product(*(

@@ -83,10 +83,10 @@ class AtomicStructure:
         note = f"{few} of {len(order)} edges, with at most {triplets} triplets around the middle"
         return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
 
-    def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    def make_arguments(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd (`RealInput.values`): DimeNet++'s frequencies, random embeddings and weights."""
         some = self.limit_triplets(PATCH_TRIPLETS if patch else WHOLE_TRIPLETS)
-        drawn = make_model(some)
+        drawn = make_interaction_model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": drawn.freq, **BASIS}
@@ -109,7 +109,7 @@ class AtomicStructure:
             f"differences, forces and invariances use {describe_part(WHOLE_TRIPLETS)}."
         )
 
-    def remark(self, patch: bool) -> str:
+    def describe_exclusions(self, patch: bool) -> str:
         """Describe what the patch or the whole input excludes."""
         return self.limit_triplets(PATCH_TRIPLETS if patch else WHOLE_TRIPLETS).note
 
@@ -134,24 +134,24 @@ class InteractionModel:
     readout: np.ndarray
 
 
-def draw_numbers(name: str, *shape: int) -> np.ndarray:
+def draw_normal_numbers(name: str, *shape: int) -> np.ndarray:
     """Draw standard normal numbers with a seed derived from a name."""
     return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
 
 
-def make_model(structure: AtomicStructure) -> InteractionModel:
+def make_interaction_model(structure: AtomicStructure) -> InteractionModel:
     """Return a model for a structure, with DimeNet++'s initial frequencies and random other parameters."""
     radial, rows, edges = SUM["num_radial"], SUM["num_spherical"] * SUM["num_radial"], len(structure.src)
     return InteractionModel(
         freq=np.pi * np.arange(1, radial + 1),
-        embedding=draw_numbers(f"{structure.name} embedding", edges, WIDTH),
-        projection=draw_numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
-        weights=draw_numbers(f"{structure.name} weights", rows + WIDTH, MID_WIDTH) / np.sqrt(MID_WIDTH),
-        readout=draw_numbers(f"{structure.name} readout", edges, WIDTH),
+        embedding=draw_normal_numbers(f"{structure.name} embedding", edges, WIDTH),
+        projection=draw_normal_numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
+        weights=draw_normal_numbers(f"{structure.name} weights", rows + WIDTH, MID_WIDTH) / np.sqrt(MID_WIDTH),
+        readout=draw_normal_numbers(f"{structure.name} readout", edges, WIDTH),
     )
 
 
-def list_default_structures() -> tuple[AtomicStructure, ...]:
+def load_default_structures() -> tuple[AtomicStructure, ...]:
     """Return the structures of the default run."""
     structures = []
     for name, file in SHIPPED.items():
@@ -161,7 +161,7 @@ def list_default_structures() -> tuple[AtomicStructure, ...]:
     return tuple(structures)
 
 
-def _estimate_edges(atoms: Any, cutoff: float) -> float:
+def _estimate_num_edges(atoms: Any, cutoff: float) -> float:
     """Return the number of edges, which is exact without periodic directions and otherwise estimated.
 
     The mean number of images of a pair within the cutoff is the volume of such a ball divided by the cell volume.
@@ -181,7 +181,7 @@ def make_structure(name: str, atoms: Any, cutoff: float) -> AtomicStructure:
     Raises ValueError if two atoms coincide, no two are closer than `cutoff`, a periodic direction has no cell vector,
     or there is not enough memory for the edges.
     """
-    edges, memory = _estimate_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    edges, memory = _estimate_num_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
         raise ValueError(
             f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "

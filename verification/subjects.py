@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.outcome import Outcome, observe
+from slopecheck.outcome import Outcome, observe_call
 from trigraph.arrays import name_library
 from trigraph.backends import BACKENDS, FUNCTIONS, explain_unavailable
 from trigraph.backends.choice import supports_third
@@ -57,7 +57,7 @@ class CallError(ValueError):
 
 def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     """Observe a call and its exceptions (`observe`), with tracebacks that omit frames in trigraph.verification."""
-    return observe(call, "trigraph.verification")
+    return observe_call(call, "trigraph.verification")
 
 
 def call_subject(
@@ -67,7 +67,7 @@ def call_subject(
     return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
-def compute_arrays(
+def compute_subject_fields(
     subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, np.ndarray]:
     """Return fields from a call of a subject; raise `CallError` if the call fails or a field is not an array."""
@@ -81,9 +81,9 @@ def compute_arrays(
     return arrays
 
 
-def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
+def convert_result_to_mapping(op: Operator, result: Any) -> dict[str, Any]:
     """Return an operator's result as a mapping from field to array; raise TypeError if its type is wrong."""
-    if op.single:
+    if op.returns_array:
         return {op.fields[0].name: result}
     if not isinstance(result, result_type(op.name)):
         raise TypeError(f"{op.name}: returned a {type(result).__name__}; expected {result_type(op.name).__name__}")
@@ -91,17 +91,17 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
 
 
 @cache  # safe to cache: the result depends only on the installed CuPy
-def takes_dtype(name: str, dtype: np.dtype) -> bool:
+def backend_takes_dtype(name: str, dtype: np.dtype) -> bool:
     """Return whether a backend's arrays can have a dtype; only recent versions of CuPy support bfloat16."""
     try:
         if BACKENDS[name][1] == "cupy":
-            _to_host(to_device(np.zeros(1, dtype)))
+            _copy_to_host(to_device(np.zeros(1, dtype)))
     except (TypeError, ValueError):
         return False
     return True
 
 
-def _to_host(value: Any) -> Any:
+def _copy_to_host(value: Any) -> Any:
     if name_library(value) == "cupy":
         import cupy
 
@@ -109,21 +109,23 @@ def _to_host(value: Any) -> Any:
     return value
 
 
-def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _convert_to_backend_arrays(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments with arrays of the backend's library, NumPy or CuPy."""
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
-def _call_native(
+def _call_with_native_arrays(
     name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    arguments = _to_backend(name, values)
+    arguments = _convert_to_backend_arrays(name, values)
     keywords = arguments if wrt is None else {**arguments, "wrt": wrt}
-    return arguments, name_fields_of_result(op, FUNCTIONS[op.name](**keywords, backend=name))
+    return arguments, convert_result_to_mapping(op, FUNCTIONS[op.name](**keywords, backend=name))
 
 
-def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    return {k: _to_host(v) for k, v in _call_native(name, op, values, wrt)[1].items()}
+def _compute_fields_on_host(
+    name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None
+) -> dict[str, Any]:
+    return {k: _copy_to_host(v) for k, v in _call_with_native_arrays(name, op, values, wrt)[1].items()}
 
 
 def memory_extent(array: Any) -> tuple[int, int]:
@@ -152,9 +154,11 @@ def _call_with_out(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = name_fields_of_result(op, FUNCTIONS[op.name](**_to_backend(name, values), out=out, backend=name))
+    fields = convert_result_to_mapping(
+        op, FUNCTIONS[op.name](**_convert_to_backend_arrays(name, values), out=out, backend=name)
+    )
     strays += [f for f in forms if fields[f] is not out[f] or any((m != GUARD_BYTE).any() for m in memory[f])]
-    return {k: _to_host(v) for k, v in fields.items()}
+    return {k: _copy_to_host(v) for k, v in fields.items()}
 
 
 def make_backend_subject(name: str) -> Subject:
@@ -163,7 +167,11 @@ def make_backend_subject(name: str) -> Subject:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if explain_unavailable(name):
         raise ValueError(f"verify: backend {name!r} cannot run here: {explain_unavailable(name)}")
-    call, native, into = partial(_call_on_host, name), partial(_call_native, name), partial(_call_with_out, name)
+    call, native, into = (
+        partial(_compute_fields_on_host, name),
+        partial(_call_with_native_arrays, name),
+        partial(_call_with_out, name),
+    )
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
     third = partial(supports_third, name)
     return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, supports_third=third)

@@ -6,17 +6,17 @@ from functools import partial
 from typing import Any
 
 from slopecheck.record import Check
-from slopecheck.units import Task
+from slopecheck.units import CheckTask
 from trigraph.backends import BACKENDS
 from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.case import Case
-from trigraph.verification.judged import JudgedCase, find_third_order, list_all_operators, list_main_operators
+from trigraph.verification.judged import JudgedCase, find_bwd3, list_all_operators, list_fwd_bwd_bwd2
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
-from trigraph.verification.transforms import list_member_fields
+from trigraph.verification.transforms import list_entity_fields
 
 Lazy = Callable[[], JudgedCase]
 
@@ -34,7 +34,7 @@ class Scope:
         """Return whether to check an operator of the subject."""
         return op.name in self.selected and self.subject.implements in (None, op.name)
 
-    def operators(self, case: Case) -> list[Operator]:
+    def select_operators(self, case: Case) -> list[Operator]:
         """Return the operators of a case to check."""
         return [
             op
@@ -42,7 +42,7 @@ class Scope:
             if self.checks_operator(op) and admits(self.where, case.values)
         ]
 
-    def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
+    def find_recorded_operator(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
         """Return the operator under which to record a check that calls `ops`, or None to skip the check.
 
         The first of `ops` is the checked operator. `values` contains arguments of the definition. A check of a user's
@@ -62,11 +62,13 @@ def _check_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
         return make()
 
 
-def _make_task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
+def _make_task(
+    scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]
+) -> CheckTask:
     """Return a task for one kind of check, without checks if the scope skips the kind."""
     if kind in scope.skip:
-        return Task(operator, scope.subject.name, dtype, 0, list)
-    return Task(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
+        return CheckTask(operator, scope.subject.name, dtype, 0, list)
+    return CheckTask(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
 
 
 def _count_fields(case: Case, op: Operator) -> int:
@@ -74,20 +76,20 @@ def _count_fields(case: Case, op: Operator) -> int:
 
 
 def _count_level_checks(case: Case, op: Operator) -> int:
-    different, equal = properties.list_other_levels()
+    different, equal = properties.list_levels_to_compare()
     return (len(different) + bool(equal)) * _count_fields(case, op)
 
 
 # By kind: the function that checks an operator on a case, and the function that returns the number of its checks.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
     "accuracy": (accuracy.check_accuracy, _count_fields),
-    "half": (half.check_half, _count_fields),
-    "repeat": (properties.check_repeat, _count_fields),
-    "layout": (properties.check_layout, _count_fields),
-    "out": (properties.check_out, _count_fields),
-    "subsets": (accuracy.check_subsets, accuracy.count_subsets),
-    "blocks": (properties.check_blocks, _count_fields),
-    "batch": (properties.check_batch, lambda case, op: len(list_member_fields(case, op))),
+    "half": (half.check_half_precision, _count_fields),
+    "repeat": (properties.check_repeated_calls, _count_fields),
+    "layout": (properties.check_result_layout, _count_fields),
+    "out": (properties.check_out_arrays, _count_fields),
+    "subsets": (accuracy.check_partial_calls, accuracy.count_partial_call_checks),
+    "blocks": (properties.check_small_blocks, _count_fields),
+    "batch": (properties.check_batch, lambda case, op: len(list_entity_fields(case, op))),
     "threads": (properties.check_threads, _count_fields),
     "levels": (properties.check_levels, _count_level_checks),
     "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
@@ -97,56 +99,56 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
-def _make_operator_task(scope: Scope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> Task:
+def _make_operator_task(scope: Scope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> CheckTask:
     """Return a task that calls ``check(subject, judged, op, *more)`` from `CHECKS`."""
     (check, count), case = CHECKS[kind], judged.case
     make = partial(check, scope.subject, judged, op, *more)
     return _make_task(scope, OF_VALUES.get(kind, kind), op.name, case.dtype, count(case, op), make)
 
 
-def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
+def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[CheckTask]:
     """Return tasks of the given `CHECKS` for each operator of a case."""
     judged = lazy()
-    operators = scope.operators(judged.case)
+    operators = scope.select_operators(judged.case)
     return [_make_operator_task(scope, judged, op, kind, *more) for op in operators for kind in kinds]
 
 
-def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_call_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
     subject = scope.subject  # a user's function has no `wrt`
     offered = {"out": subject.into is not None, "subsets": subject.implements is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 
-def make_number_tasks(scope: Scope, name: str) -> list[Task]:
+def make_every_half_number_tasks(scope: Scope, name: str) -> list[CheckTask]:
     """Return the task that checks every number of a half-precision dtype."""
     if not scope.checks_operator(OPERATORS[half.EVERY_NUMBER]):
         return []
-    check = partial(half.check_every_number, scope.subject, name)
+    check = partial(half.check_every_half_number, scope.subject, name)
     return [_make_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
 
 
-def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that put NaN and infinity into each argument."""
     judged = lazy()
-    return [task for op in scope.operators(judged.case) for task in _make_nonfinite_tasks(scope, judged, op)]
+    return [task for op in scope.select_operators(judged.case) for task in _make_nonfinite_tasks(scope, judged, op)]
 
 
-def _make_nonfinite_tasks(scope: Scope, judged: JudgedCase, op: Operator) -> list[Task]:
-    case, check = judged.case, partial(nonfinite.check_nonfinite, scope.subject, judged, op)
+def _make_nonfinite_tasks(scope: Scope, judged: JudgedCase, op: Operator) -> list[CheckTask]:
+    case, check = judged.case, partial(nonfinite.check_nonfinite_propagation, scope.subject, judged, op)
     return [
         _make_task(scope, "nan", op.name, case.dtype, _count_fields(case, op), partial(check, a.name))
         for a in case.select_present(op)
     ]
 
 
-def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
+def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[CheckTask]:
     """Return tasks that check adjoint identities, symmetry and renumbering."""
     judged = lazy()
-    case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_main_operators(judged.case.definition)[2]
-    name = scope.record_as(case.values, bwd2)
+    case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_fwd_bwd_bwd2(judged.case.definition)[2]
+    name = scope.find_recorded_operator(case.values, bwd2)
     if name:
-        symmetry = partial(properties.check_symmetry, scope.subject, judged)
+        symmetry = partial(properties.check_second_derivative_symmetry, scope.subject, judged)
         tasks.append(_make_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
     permutations = make_operator_tasks(scope, lazy, ["permutation"], seed)
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
@@ -154,10 +156,10 @@ def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
 
 def make_third_order_tasks(
     scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
-) -> list[Task]:
+) -> list[CheckTask]:
     """Return tasks for bwd3: the given `CHECKS` and, with `steps`, adjoint, symmetry, NaN and difference checks."""
     judged, subject = lazy(), scope.subject
-    case, op = judged.case, find_third_order(judged.case.definition)
+    case, op = judged.case, find_bwd3(judged.case.definition)
     if not (scope.checks_operator(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
     if subject.name == "fortran-reference":  # this backend's bwd3 is the judge's
@@ -178,42 +180,42 @@ def make_third_order_tasks(
     return tasks
 
 
-def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
     """Return the task that compares bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
-    _, bwd, bwd2 = list_main_operators(judged.case.definition)
-    name = scope.record_as(judged.case.values, bwd2, bwd)
+    _, bwd, bwd2 = list_fwd_bwd_bwd2(judged.case.definition)
+    name = scope.find_recorded_operator(judged.case.values, bwd2, bwd)
     if not name:
         return []
-    check = partial(properties.check_adjoint, scope.subject, judged, name)
+    check = partial(properties.check_adjoint_identity, scope.subject, judged, name)
     return [_make_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
 
 
-def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
+def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[CheckTask]:
     """Return tasks that compare finite differences of each order with the next order."""
     judged = lazy()
     case, tasks = judged.case, []
-    fwd, bwd, _ = list_main_operators(case.definition)
+    fwd, bwd, _ = list_fwd_bwd_bwd2(case.definition)
     for upper in list_all_operators(case.definition)[1:]:
-        name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
+        name = scope.find_recorded_operator(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
             tasks.append(_make_task(scope, "differences", name, case.dtype, len(case.list_returned(upper)), check))
     return tasks
 
 
-def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
+def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[CheckTask]:
     """Return tasks that compare finite differences of the judge with its derivatives, in real128."""
     judged = lazy()
     check = partial(differences.check_differences, None, judged)
     return [
-        Task(op.name, "judge", "real128", len(judged.case.list_returned(op)), partial(check, op, steps))
-        for op in (*list_all_operators(judged.case.definition)[1:], find_third_order(judged.case.definition))
+        CheckTask(op.name, "judge", "real128", len(judged.case.list_returned(op)), partial(check, op, steps))
+        for op in (*list_all_operators(judged.case.definition)[1:], find_bwd3(judged.case.definition))
         if op.name in selected
     ]
 
 
-def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
+def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[CheckTask]:
     """Return accuracy checks on hubs and, for the fast path, checks of levels and (with `threads`) of threads."""
     judged, tasks = lazy(), []
     for scope in scopes:
@@ -224,35 +226,37 @@ def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[T
     return tasks
 
 
-def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
+def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that compare radial functions over three decades of x with the judge and with scipy."""
     tasks, fwd, judged = make_operator_tasks(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
-    if fwd in scope.operators(judged.case):
+    if fwd in scope.select_operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
         tasks.append(_make_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
 
 
-def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[Task]:
+def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[CheckTask]:
     """Return the task for one kind of force check on a structure (`physics.CHECKS`)."""
-    name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
+    name = scope.find_recorded_operator({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
         return []
 
-    def check() -> list[Check]:
+    def check_system() -> list[Check]:
         return physics.CHECKS[kind](scope.subject, system(), name)
 
-    return [_make_task(scope, kind, name, "float64", physics.COUNTS[kind], check)]
+    return [_make_task(scope, kind, name, "float64", physics.COUNTS[kind], check_system)]
 
 
-def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str) -> list[Task]:
+def make_golden_tasks(
+    scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str
+) -> list[CheckTask]:
     """Return tasks that compare a subject (None means the judge) with golden vectors."""
     tasks = []
     for vector in vectors():
         if dtype in vector.dtypes and (scope is None or scope.checks_operator(OPERATORS[vector.operator])):
             check = partial(golden.check_golden, scope.subject if scope else None, vector, dtype)
             if scope is None:
-                tasks.append(Task(vector.operator, "judge", "real128", len(vector.expected), check))
+                tasks.append(CheckTask(vector.operator, "judge", "real128", len(vector.expected), check))
             else:
                 tasks.append(_make_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
     return tasks

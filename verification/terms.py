@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slopecheck.terms import PROPERTIES, Terms
+from slopecheck.terms import PROPERTIES, ReportTerms
 from trigraph.backends import BACKENDS
 from trigraph.environment import collect_environment
 from trigraph.table import NAMED
@@ -65,7 +65,7 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 """
 
 
-def special_case_remark(case: str, operator: str) -> str:
+def find_special_case_remark(case: str, operator: str) -> str:
     """Return a remark about a special case, or "" for an ordinary case."""
     name = case.partition(",")[0]
     if name == "integers" and operator in NAMED:
@@ -80,11 +80,11 @@ def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
         return []
-    texts = {name: special_case_remark(name, operator) for name in names}
+    texts = {name: find_special_case_remark(name, operator) for name in names}
     return [f"{name}: {text}" for name, text in texts.items() if text]
 
 
-TERMS = Terms(
+TERMS = ReportTerms(
     environment=collect_environment,
     kinds=CHECK_KINDS,
     properties={

@@ -13,7 +13,7 @@ import numpy as np
 from trigraph.table import SYMBOLS, Array, Operator
 from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.graphs.csc import has_rows_at_positions
+from trigraph.verification.graphs.csc import uses_positions_as_rows
 
 # A batch holds graphs before and after the case. Before it, few rows (graphs.CROWDED) have many members; after it,
 # many rows have few members. Every mean degree thus changes. No number is a multiple of a size by which backends divide
@@ -47,13 +47,13 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
 
 
 @dataclass(frozen=True)
-class EmbeddingBatch:
+class BatchWithCase:
     """A batch that contains a case; entity k of the case is entity ``first[size] + k`` of the batch."""
 
     case: Case
     first: Mapping[str, int]
 
-    def own(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
+    def extract_case_part(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
         """Return the part of a field that belongs to the embedded case, which has the given sizes."""
         axis, entity = _find_entity_axis(field.dims)
         part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
@@ -65,19 +65,19 @@ def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
-def list_member_fields(case: Case, op: Operator) -> list[Array]:
+def list_entity_fields(case: Case, op: Operator) -> list[Array]:
     """Return the fields with an axis over entities (nodes, edges, ...); other fields are sums over all entities."""
     return [field for field in case.list_returned(op) if _find_entity_axis(field.dims)[0] >= 0]
 
 
-def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
+def embed_in_batch(case: Case, seed: int) -> BatchWithCase:
     """Embed a case in a batch, between other graphs with random edges and array rows."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if has_rows_at_positions(case):  # so that position p of the batch also uses edge row p
+    if uses_positions_as_rows(case):  # so that position p of the batch also uses edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 
@@ -93,4 +93,4 @@ def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
 
     graphs = GRAPHS[case.definition.graph].embed_graphs(case, before, after, rng)
     whole = case.change_arrays(embed_array)
-    return EmbeddingBatch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)
+    return BatchWithCase(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)

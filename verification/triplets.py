@@ -13,7 +13,7 @@ from trigraph.backends import get_backend_function
 from trigraph.graphs.edge_graph import Triplets
 from trigraph.graphs.segments import Segments
 from trigraph.table import Definition
-from trigraph.verification.structures import AtomicStructure, draw_numbers
+from trigraph.verification.structures import AtomicStructure, draw_normal_numbers
 
 CIRCULAR, SPHERICAL = 7, 49  # numbers of Legendre polynomials and spherical harmonics up to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
@@ -62,7 +62,7 @@ class TripletInput:
     patch: int
     whole: int
 
-    def limit_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
+    def select_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
         """Return the patch or the whole structure, and its list of triplets."""
         some = self.structure
         if self.reach is not None:
@@ -71,31 +71,31 @@ class TripletInput:
         some = some.limit_triplets(self.patch if patch else self.whole)
         return some, self.lists(some)
 
-    def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    def make_arguments(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd (`RealInput.values`); `keep` is not used, because there are no kinks."""
-        some, lists = self.limit_triplets(patch)
+        some, lists = self.select_triplets(patch)
         edges = len(some.src)
-        sph = draw_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
+        sph = draw_normal_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
         radial = definition.name == "basis_embedding_radial"
         shape = (INTERM, RADIAL) if radial else (RADIAL, self.spherical, INTERM)
         basis = {
-            "rad_basis": draw_numbers(f"{some.name} radial basis", edges, RADIAL),
-            "weight": draw_numbers(f"{some.name} embedding", *shape),
+            "rad_basis": draw_normal_numbers(f"{some.name} radial basis", edges, RADIAL),
+            "weight": draw_normal_numbers(f"{some.name} embedding", *shape),
         }
         values = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
         if definition.name == "interaction_bilinear":
             values |= {
                 "rad_W1": get_backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
-                "m": draw_numbers(f"{some.name} m", edges, EMB_IN),
-                "weight": draw_numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
+                "m": draw_normal_numbers(f"{some.name} m", edges, EMB_IN),
+                "weight": draw_normal_numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,
                 "idx_in": Segments(lists.inner, edges),
             }
         return values
 
-    def remark(self, patch: bool) -> str:
+    def describe_exclusions(self, patch: bool) -> str:
         """Describe the number of triplets or quadruplets, and what the patch or the whole input excludes."""
-        some, lists = self.limit_triplets(patch)
+        some, lists = self.select_triplets(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 
 

@@ -53,12 +53,12 @@ CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
 def choose_sizes(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Return the size for every symbol that no graph (`graphs.CaseGraphs`) determines."""
+    """Return the size for every symbol that no graph (`graphs.CaseGraphBuilder`) determines."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind
     for name in definition.symbols:
-        symbol = definition.symbol(name)
+        symbol = definition.get_limited_symbol(name)
         size = symbol.typical[variant.pick % len(symbol.typical)]
         if not symbol.minimum and kind.entities is not None:
             size = kind.entities

@@ -13,9 +13,9 @@ from trigraph.gpu import sums
 from trigraph.gpu.instances import INSTANCES, TENSOR_SUFFIX, set_tensor_cores
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.cases import assemble_case, find_half_dtype, list_half_dtypes
-from trigraph.verification.judged import compute_with_judge, find_third_order, list_all_operators
-from trigraph.verification.subjects import name_fields_of_result, takes_dtype
+from trigraph.verification.cases import draw_case_on_graphs, find_half_dtype, list_half_dtypes
+from trigraph.verification.judged import compute_with_judge, find_bwd3, list_all_operators
+from trigraph.verification.subjects import backend_takes_dtype, convert_result_to_mapping
 
 INDEX = {"float32": np.int32, "float64": np.int64}
 WITH_INT, WITH_LONG = {"float", "float16", "bfloat16", "int"}, {"double", "long long"}
@@ -29,21 +29,23 @@ class SmallCase:
     dtype: str  # float32 (with int32 graphs) or float64 (with int64 graphs)
     graph: Sequence[Any]  # in-degrees of nodes, pairs of nodes joined both ways, or numbers of triplets by edge
     sizes: Mapping[str, int]
-    setting: Mapping[str, Any] = field(default_factory=dict)  # the same as for `verification.cases.assemble_case`
+    setting: Mapping[str, Any] = field(default_factory=dict)  # the same as for `verification.cases.draw_case_on_graphs`
     half: str | None = None  # half-precision dtype for arrays that support it
     has_nan_vector: bool = False  # whether an edge vector is NaN, which makes blocks sum over pairs of edges
 
 
-def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> SmallCase:
+def _make_gno_case(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> SmallCase:
     return SmallCase(dtype, degrees, {"d": d, "hidden": hidden, "f_in": f_in, "f_out": f_out})
 
 
-def _dimenet(dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None) -> SmallCase:
+def _make_dimenet_case(
+    dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None
+) -> SmallCase:
     sizes = dict(zip(("n_emb", "n_mid", "num_spherical", "num_radial"), widths, strict=True))
     return SmallCase(dtype, joined, {**sizes, "num_nodes": nodes, "envelope_exponent": 5}, {"exclude": exclude})
 
 
-def _gat(
+def _make_gat_case(
     dtype: str,
     degrees: Sequence[int],
     heads: tuple[int, int],
@@ -57,12 +59,12 @@ def _gat(
     return SmallCase(dtype, degrees, sizes, setting if edges else {**setting, "edge_embedding": None}, half)
 
 
-def _gemnet(dtype: str, triplets: Sequence[int], atoms: int, *widths: int) -> SmallCase:
+def _make_gemnet_case(dtype: str, triplets: Sequence[int], atoms: int, *widths: int) -> SmallCase:
     sizes = dict(zip(("interm", "num_spherical", "emb_in", "emb_out"), widths, strict=True))
     return SmallCase(dtype, triplets, {**sizes, "num_radial": 3, "num_outputs": atoms})
 
 
-def _every_pair(nodes: int) -> list[tuple[int, int]]:
+def _list_node_pairs(nodes: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(nodes) for j in range(i)]
 
 
@@ -70,44 +72,50 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
 # and widths larger than a tile or a warp, and row sizes that are or are not multiples of 16 bytes.
 CASES: dict[str, dict[str, SmallCase]] = {
     "gno": {
-        "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
+        "hub": _make_gno_case("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
         # These cases use the three tile shapes of matrix products.
-        **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
-        "many": _gno("float64", MANY, 1, 9, 2, 1),
-        "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
-        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and parts of a slab
-        "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
-        "narrow": _gno("float64", [1], 1, 1, 1, 1),
+        **{f"{hidden} units": _make_gno_case("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
+        "many": _make_gno_case("float64", MANY, 1, 9, 2, 1),
+        "wide": _make_gno_case("float32", [3, 0, 20], 2, 34, 35, 2),
+        "slabs": _make_gno_case("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and parts of a slab
+        "tall": _make_gno_case("float64", [3, 0, 2], 1, 2, 9, 131),
+        "narrow": _make_gno_case("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
         # Parallel edges, self-loops, more edges per node than num_spherical; channels need two tiles, edges two blocks.
-        "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
-        "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
-        "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
+        "crystal": _make_dimenet_case("float32", _list_node_pairs(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
+        "molecule": _make_dimenet_case("float64", _list_node_pairs(5), 7, (5, 2, 8, 3), "node"),
+        "dense": _make_dimenet_case("float64", _list_node_pairs(7) * 2, 7, (3, 2, 7, 1), "edge"),
         # Channels and the rows of the second weights need two tiles each; num_spherical is 7, as usual.
-        "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
+        "cluster": _make_dimenet_case(
+            "float32", _list_node_pairs(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"
+        ),
         # Every node has more in-edges and more out-edges than num_spherical, so that all sums take linear time.
-        "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
-        "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), has_nan_vector=True),
+        "complete": _make_dimenet_case("float32", _list_node_pairs(10), 10, (3, 2, 7, 2), "node"),
+        "spoilt": replace(
+            _make_dimenet_case("float32", _list_node_pairs(10), 10, (3, 2, 7, 2), "node"), has_nan_vector=True
+        ),
         # One node has so many edges that its sums are split, and one block has more nodes than its chunks have edges.
-        "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
-        "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
-        "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
+        "hub": _make_dimenet_case("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
+        "pair": _make_dimenet_case("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
+        "alone": _make_dimenet_case("float32", [], 3, (2, 2, 2, 2), "edge"),
     },
     "gat": {
-        "hub": _gat("float32", HUB, (2, 3), True, "LeakyReLU", True),
-        "hub, wide": _gat("float32", HUB, (3, 4), False, "ELU", True),
-        "broad": _gat("float64", BROAD, (2, 67), False, "sigmoid", False),
-        "broad, wide": _gat("float64", BROAD, (2, 66), True, "tanh", True),
-        "many": _gat("float64", MANY, (1, 1), True, "ReLU", False),
-        "many heads": _gat("float64", [2, 140], (35, 1), True, "LeakyReLU", True),
-        "broad float": _gat("float32", [2, 3], (1, 132), True, "ELU", False),
-        "half": _gat("float32", HUB, (2, 3), True, "LeakyReLU", True, "float16"),
-        "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
-        "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
-        "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
+        "hub": _make_gat_case("float32", HUB, (2, 3), True, "LeakyReLU", True),
+        "hub, wide": _make_gat_case("float32", HUB, (3, 4), False, "ELU", True),
+        "broad": _make_gat_case("float64", BROAD, (2, 67), False, "sigmoid", False),
+        "broad, wide": _make_gat_case("float64", BROAD, (2, 66), True, "tanh", True),
+        "many": _make_gat_case("float64", MANY, (1, 1), True, "ReLU", False),
+        "many heads": _make_gat_case("float64", [2, 140], (35, 1), True, "LeakyReLU", True),
+        "broad float": _make_gat_case("float32", [2, 3], (1, 132), True, "ELU", False),
+        "half": _make_gat_case("float32", HUB, (2, 3), True, "LeakyReLU", True, "float16"),
+        "half, wide": _make_gat_case("float32", HUB, (2, 8), False, "ELU", True, "float16"),
+        "brain": _make_gat_case("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
+        "brain, wide": _make_gat_case("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
         **{  # all dtypes, concatenated and averaged heads, row sizes that are or are not multiples of 16 bytes
-            f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
+            f"{half or dtype}, {width}, {concat}": _make_gat_case(
+                dtype, [3, 0, 2], (2, width), concat, "tanh", False, half
+            )
             for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
             for width in (3, 8)
             for concat in (False, True)
@@ -122,14 +130,14 @@ CASES: dict[str, dict[str, SmallCase]] = {
         "broad float": SmallCase("float32", [4, 3, 5], {"dim": 132}),
     },
     "gemnet": {
-        "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 7, 2, 5, 20),
-        "many": _gemnet("float64", MANY, 4, 2, 1, 2, 1),
-        "wide": _gemnet("float32", [3, 0, 20, 35], 2, 34, 49, 35, 2),
-        "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
-        "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
-        "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
+        "hub": _make_gemnet_case("float32", [3, 0, 0, 300, 128, 0, 1], 3, 7, 2, 5, 20),
+        "many": _make_gemnet_case("float64", MANY, 4, 2, 1, 2, 1),
+        "wide": _make_gemnet_case("float32", [3, 0, 20, 35], 2, 34, 49, 35, 2),
+        "deep": _make_gemnet_case("float32", [5, 20], 1, 3, 18, 17, 5),
+        "usual": _make_gemnet_case("float64", [5, 3, 18], 2, 16, 7, 33, 20),
+        "narrow": _make_gemnet_case("float64", [1], 1, 1, 1, 1, 1),
         # Together with "hub", these two cases use the three tile shapes of matrix products.
-        **{f"{width} outputs": _gemnet("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
+        **{f"{width} outputs": _make_gemnet_case("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
     },
 }
 
@@ -177,7 +185,7 @@ def _make_graphs(family: str, case: SmallCase, rng: np.random.Generator) -> tupl
     return {"graph": CSC(offsets, indices, sources, rows, positions)}, {"num_edges": positions}
 
 
-def make_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
+def draw_case_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     """Return the arguments of all operators, by definition and setting."""
     case, rng = CASES[family][name], np.random.default_rng(seed)
     graphs, sizes = _make_graphs(family, case, rng)
@@ -185,7 +193,9 @@ def make_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str,
     for definition in (d for d in DEFINITIONS if d.family == family):
         halves = {a.name for op in list_all_operators(definition) for a in op.arguments if a.half and case.half}
         for setting in (case.setting,) if case.setting else definition.settings or ({},):
-            drawn = assemble_case(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
+            drawn = draw_case_on_graphs(
+                definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half
+            )
             values = {**drawn.values, **drawn.grads, **drawn.ggs, **drawn.gggs}
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
@@ -200,11 +210,11 @@ def make_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str,
     return made
 
 
-def _list_calls(
+def _list_call_arguments(
     op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (label, arguments) for calls with all arguments, with each cotangent alone, and with results of fwd."""
-    arguments = {n: values.get(n) for n in op.parameters if n != "wrt"}
+    arguments = {n: values.get(n) for n in op.parameter_names if n != "wrt"}
     yield "", arguments
     ggs = [n for n in arguments if n.startswith("gg_") and arguments[n] is not None]
     for name in ggs if len(ggs) > 1 and not op.definition.restrictions else ():
@@ -216,7 +226,7 @@ def _list_calls(
 
 def _compute_with_kernels(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an operator, computed by the kernels."""
-    return name_fields_of_result(op, getattr(gpu, op.name)(**values))
+    return convert_result_to_mapping(op, getattr(gpu, op.name)(**values))
 
 
 def _compute_with_judge(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,9 +246,9 @@ def collect_results(
     for key, values in made.items():
         forward: dict[str, Any] = {}
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
-        third = [op for op in (find_third_order(definition),) if hasattr(gpu, op.name)]
+        third = [op for op in (find_bwd3(definition),) if hasattr(gpu, op.name)]
         for op in (*list_all_operators(definition), *third):
-            for label, arguments in _list_calls(op, values, forward):
+            for label, arguments in _list_call_arguments(op, values, forward):
                 fields = compute(op, arguments)
                 forward = forward or fields
                 collected[f"{key}: {op.name}{label}"] = fields
@@ -268,12 +278,12 @@ def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
 
 
 @cache
-def compute_expected(family: str, name: str) -> dict[str, dict[str, Any]]:
+def compute_judge_results(family: str, name: str) -> dict[str, dict[str, Any]]:
     """Return the judge's results for a case, computed once per process."""
-    return collect_results(_compute_with_judge, make_arguments(family, name))
+    return collect_results(_compute_with_judge, draw_case_arguments(family, name))
 
 
-def compare_with_judge(family: str, target: Device) -> dict[str, np.ndarray]:
+def compare_kernels_with_judge(family: str, target: Device) -> dict[str, np.ndarray]:
     """Compare all cases of a family with the judge; return every array that the kernels computed.
 
     If the family has kernels for tensor cores, float32 cases are computed with and without these kernels.
@@ -283,14 +293,14 @@ def compare_with_judge(family: str, target: Device) -> dict[str, np.ndarray]:
     with sums.small_blocks():  # splits small cases into several blocks
         for name, case in CASES[family].items():
             if case.half and not (
-                case.half in list_half_dtypes() and takes_dtype(target.backend, find_half_dtype(case.half))
+                case.half in list_half_dtypes() and backend_takes_dtype(target.backend, find_half_dtype(case.half))
             ):
                 continue
-            right = compute_expected(family, name)
+            right = compute_judge_results(family, name)
             for tensor in (False, True) if case.dtype == "float32" and tensor_kernels else (False,):
                 with set_tensor_cores(tensor):
-                    computed = target.hosted(
-                        collect_results(_compute_with_kernels, target.moved(make_arguments(family, name)))
+                    computed = target.copy_to_host(
+                        collect_results(_compute_with_kernels, target.move_to_device(draw_case_arguments(family, name)))
                     )
                 for what, fields in computed.items():
                     for field, got in fields.items():

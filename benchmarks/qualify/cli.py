@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from slopecheck.terminal import Finite, say
+from slopecheck.terminal import FiniteFloatRange, print_escaped
 from trigraph.backends import explain_unavailable
-from trigraph.benchmarks.qualify.driver import STAGES
-from trigraph.benchmarks.qualify.driver import qualify as run_stages
+from trigraph.benchmarks.qualify.driver import STAGES, run_stages
 from trigraph.benchmarks.qualify.place import make_device
 from trigraph.benchmarks.qualify.summary import VERDICTS, write_summary
 
@@ -22,7 +21,7 @@ from trigraph.benchmarks.qualify.summary import VERDICTS, write_summary
 )
 @click.option(
     "--deadline",
-    type=Finite(10, 86400),
+    type=FiniteFloatRange(10, 86400),
     default=530,
     show_default=True,
     help="Time limit in seconds; the summary lists the checks that did not fit.",
@@ -58,10 +57,10 @@ def qualify(
     """
     where = make_device("gpu-host" if rehearse else "gpu")
     if not rehearse and explain_unavailable("gpu"):
-        say(f"Error: {explain_unavailable('gpu')}", err=True)
+        print_escaped(f"Error: {explain_unavailable('gpu')}", err=True)
         ctx.exit(2)
     chosen = [stage for stage in STAGES if stage.name in stages or not stages]
-    record = run_stages(where, out, deadline, chosen, chosen_parts, progress=lambda text: say(text, err=True))
+    record = run_stages(where, out, deadline, chosen, chosen_parts, progress=lambda text: print_escaped(text, err=True))
     summary = write_summary(out, record)
-    say((out / "summary.md").read_text(encoding="utf-8"))
+    print_escaped((out / "summary.md").read_text(encoding="utf-8"))
     ctx.exit(VERDICTS[summary["verdict"]])

@@ -59,7 +59,9 @@ class _StageRunner:
         self._module = importlib.import_module(self._name)
         self._processes: list[subprocess.Popen[Any]] = []
 
-    def run(self, chosen: Sequence[str], save_record: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+    def run_parts(
+        self, chosen: Sequence[str], save_record: Callable[[list[dict[str, Any]]], None]
+    ) -> list[dict[str, Any]]:
         """Run the `chosen` parts (default: all), call `save_record` after each part, and return the records."""
         try:
             names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
@@ -75,7 +77,7 @@ class _StageRunner:
             self._end = 0.0  # prevents other parts from starting
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
-                _stop(process)
+                _kill_process_group(process)
             pool.shutdown()
         return records
 
@@ -103,7 +105,7 @@ class _StageRunner:
             state, note = ("done", "") if status == 0 else ("crashed", _describe_exit(status))
         except subprocess.TimeoutExpired:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
-        _stop(process)
+        _kill_process_group(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read_notes(notes)
         if hasattr(self._module, "read") and state != "out of time":  # a stopped process has not printed its result
             lines += self._module.read(part, printed)
@@ -112,7 +114,7 @@ class _StageRunner:
         return _make_part_record(part, state, note, time.monotonic() - begun, lines)
 
 
-def _stop(process: subprocess.Popen[Any]) -> None:
+def _kill_process_group(process: subprocess.Popen[Any]) -> None:
     """Kill a process and all of its children, unless it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -136,7 +138,7 @@ def judge_parts(parts: Sequence[dict[str, Any]]) -> bool | None:
     return True if states == {"done"} else None
 
 
-def qualify(
+def run_stages(
     target: Device,
     out: Path,
     deadline: float,
@@ -179,5 +181,5 @@ def qualify(
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 
-        save_record(_StageRunner(stage, target, folder, start + limit).run(chosen, save_record))
+        save_record(_StageRunner(stage, target, folder, start + limit).run_parts(chosen, save_record))
     return record

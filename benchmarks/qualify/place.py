@@ -43,17 +43,17 @@ class Device:
 
         return cupy
 
-    def moved(self, value: Any) -> Any:
+    def move_to_device(self, value: Any) -> Any:
         """Return the arguments with NumPy arrays, including those in graphs, moved to this device."""
-        return {n: self.moved(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
+        return {n: self.move_to_device(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
 
-    def hosted(self, value: Any) -> Any:
+    def copy_to_host(self, value: Any) -> Any:
         """Return arrays, or dicts of arrays, as NumPy arrays; return None unchanged."""
         if isinstance(value, dict):
-            return {name: self.hosted(v) for name, v in value.items()}
+            return {name: self.copy_to_host(v) for name, v in value.items()}
         return None if value is None else np.asarray(self.xp.asnumpy(value))
 
-    def size(self, full: int, small: int) -> int:
+    def choose_size(self, full: int, small: int) -> int:
         """Return `full` for a device, or `small` for a rehearsal."""
         return small if self.rehearsal else full
 
@@ -61,12 +61,12 @@ class Device:
         """Wait until the device has finished all submitted work."""
         self.xp.cuda.Device().synchronize()
 
-    def free_bytes(self) -> int:
+    def measure_free_bytes(self) -> int:
         """Return the free memory in bytes."""
         self.xp.get_default_memory_pool().free_all_blocks()
         return int(self.xp.cuda.runtime.memGetInfo()[0])
 
-    def seconds(self, call: Call, number: int = 1) -> float:
+    def measure_seconds(self, call: Call, number: int = 1) -> float:
         """Return the seconds of one call, measured between two events on the current stream."""
         cuda = self.xp.cuda
         start, stop = cuda.Event(), cuda.Event()
@@ -77,11 +77,11 @@ class Device:
         stop.synchronize()
         return float(cuda.get_elapsed_time(start, stop)) / 1000 / number
 
-    def stream(self) -> Any:
+    def make_stream(self) -> Any:
         """Return a new non-blocking stream; ``with`` makes it the thread's current stream."""
         return self.xp.cuda.Stream(non_blocking=True)
 
-    def captured(self, call: Call) -> tuple[Any, Call]:
+    def capture_call(self, call: Call) -> tuple[Any, Call]:
         """Capture a call in a CUDA graph; return the results, and a function that replays the graph and waits.
 
         The workspace comes from a separate memory pool, which exists as long as the function.
@@ -111,18 +111,18 @@ class Device:
         """Fill uninitialised arrays with NaN, or with -1 if they contain integers."""
         xp, empty = self.xp, self.xp.empty
 
-        def filled(shape: Any, dtype: Any = float, *rest: Any, **options: Any) -> Any:
+        def create_filled(shape: Any, dtype: Any = float, *rest: Any, **options: Any) -> Any:
             array = empty(shape, dtype, *rest, **options)
             array.fill(-1 if np.dtype(dtype).kind in "iu" else np.nan)
             return array
 
-        def filled_like(prototype: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
-            return filled(options.pop("shape", None) or prototype.shape, dtype or prototype.dtype)
+        def create_filled_like(prototype: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
+            return create_filled(options.pop("shape", None) or prototype.shape, dtype or prototype.dtype)
 
-        with mock.patch.object(xp, "empty", filled), mock.patch.object(xp, "empty_like", filled_like):
+        with mock.patch.object(xp, "empty", create_filled), mock.patch.object(xp, "empty_like", create_filled_like):
             yield
 
-    def properties(self) -> dict[str, Any]:
+    def collect_properties(self) -> dict[str, Any]:
         """Return the properties of the device, and the versions of driver, CUDA and CuPy."""
         cuda = self.xp.cuda
         values = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())
@@ -147,31 +147,31 @@ class Rehearsal(Device):
     jobs = 2
     xp: Any = np
 
-    def moved(self, value: Any) -> Any:
+    def move_to_device(self, value: Any) -> Any:
         """Return the argument unchanged."""
         return value
 
-    hosted = moved
+    hosted = move_to_device
 
     def synchronize(self) -> None:
         """Do nothing, because the CPU does not run asynchronously."""
 
-    def free_bytes(self) -> int:
+    def measure_free_bytes(self) -> int:
         """Return the memory in bytes that a rehearsal may use."""
         return 1 << 28
 
-    def seconds(self, call: Call, number: int = 1) -> float:
+    def measure_seconds(self, call: Call, number: int = 1) -> float:
         """Return the seconds of one call on the CPU, which are unrelated to a device's."""
         begun = time.perf_counter()
         for _ in range(number):
             call()
         return (time.perf_counter() - begun) / number
 
-    def stream(self) -> Any:
+    def make_stream(self) -> Any:
         """Return a context that does nothing."""
         return contextlib.nullcontext(self)
 
-    def captured(self, call: Call) -> tuple[Any, Call]:
+    def capture_call(self, call: Call) -> tuple[Any, Call]:
         """Return the results of a call, and a function that overwrites them with the results of another call."""
         results = call()
 
@@ -182,7 +182,7 @@ class Rehearsal(Device):
 
         return results, replay
 
-    def properties(self) -> dict[str, Any]:
+    def collect_properties(self) -> dict[str, Any]:
         """Return properties that describe the rehearsal."""
         return {"device": {"name": "rehearsal on gpu-host, not a device", "multiProcessorCount": 1}}
 

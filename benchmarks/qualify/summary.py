@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from slopecheck.terminal import plain
+from slopecheck.terminal import escape_unprintable
 
 NOTE = 300  # maximum number of characters in a note
 # Verdicts and the command's exit status. Without a complete `trigraph verify`, little was checked.
@@ -26,7 +26,7 @@ def _summarise_stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
         broken = [p for p in stage["parts"] if p["status"] == "crashed"]
-        wrong += [f"{p['part']}: {p['status']}, {_first_and_last_line(p['note'])}" for p in broken]
+        wrong += [f"{p['part']}: {p['status']}, {_join_first_and_last_line(p['note'])}" for p in broken]
         yield {
             "name": stage["stage"],
             "passed": stage["passed"],
@@ -38,13 +38,13 @@ def _summarise_stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _first_and_last_line(note: str) -> str:
+def _join_first_and_last_line(note: str) -> str:
     """Return the first and the last line of a note: how a process ended, and the end of its output."""
     lines = note.strip().splitlines() or [""]
     return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
 
 
-def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _iterate_left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was stopped or not run, and why."""
     for name in record.get("left_out", ()):
         yield name, "not a requested --stage"
@@ -77,7 +77,7 @@ def _tabulate_times(record: Mapping[str, Any], ceilings: Mapping[str, float]) ->
     return list(rows.values())
 
 
-def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
+def summarise_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of the page."""
     ceilings = {line["ceiling"]: line["value"] for line in _iterate_lines(record, "environment") if "ceiling" in line}
     versions = next((line for line in _iterate_lines(record, "environment") if line["name"] == "environment"), {})
@@ -104,7 +104,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "models": [
             m for name in ("models", "compiled", "curvature") for m in _iterate_lines(record, name) if "seconds" in m
         ],
-        "left_out": list(_left_out(record)),
+        "left_out": list(_iterate_left_out(record)),
     }
 
 
@@ -112,9 +112,9 @@ def write_summary(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the page to a folder; return its contents."""
     from jinja2 import Environment, StrictUndefined
 
-    summary = summarise(record)
+    summary = summarise_record(record)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = resources.files("trigraph.benchmarks.qualify") / "templates" / "summary.md.j2"
     page = environment.from_string(template.read_text(encoding="utf-8")).render(summary)
-    (out / "summary.md").write_text(plain(page), encoding="utf-8")
+    (out / "summary.md").write_text(escape_unprintable(page), encoding="utf-8")
     return summary

@@ -57,24 +57,26 @@ _STRUCT = re.compile(r"^(?:template <([^\n]*)> )?struct (\w+) \{$(.*?)^\};", re.
 _MEMBER = re.compile(r"^ {4}(?! )([\w:<>*, ]+?)(\w+);\s*$", re.MULTILINE)
 
 
-def rewrite_shared(text: str) -> str:
+def rewrite_shared_declarations(text: str) -> str:
     """Replace every ``__shared__`` declaration by its host form without changing line numbers."""
     count = 0
 
-    def replace(match: re.Match[str]) -> str:
+    def replace_declaration(match: re.Match[str]) -> str:
         nonlocal count
         if match["skipped"] is not None:
             return match[0]
         if match["left"] is not None:
             raise SourceError(
-                f"{_locate(text, match.start())}: a __shared__ declaration must be `__shared__ type name[extents];`, "
-                "one name in each, outside of macros"
+                f"{_format_location(text, match.start())}: a __shared__ declaration must be `__shared__ type "
+                "name[extents];`, one name in each, outside of macros"
             )
         declared, name, extents = (" ".join(match[part].split()) for part in ("type", "name", "extents"))
         lines = "\n" * match[0].count("\n")
         if match["dynamic"] is not None:
             if extents.replace(" ", "") != "[]":
-                raise SourceError(f"{_locate(text, match.start())}: extern __shared__ {name} must be `{name}[]`")
+                raise SourceError(
+                    f"{_format_location(text, match.start())}: extern __shared__ {name} must be `{name}[]`"
+                )
             buffer = f'::cuda_host::dynamic_shared("{name}", sizeof({declared}))'
             return f"{declared}* const {name} = static_cast<{declared}*>({buffer});{lines}"
         count += 1
@@ -82,10 +84,10 @@ def rewrite_shared(text: str) -> str:
         reference = f"{declared} (&{name}){extents}" if extents else f"{declared}& {name}"
         return f'{reference} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
 
-    return _SHARED.sub(replace, text)
+    return _SHARED.sub(replace_declaration, text)
 
 
-def _locate(text: str, position: int) -> str:
+def _format_location(text: str, position: int) -> str:
     """Return "file:line" for a position in the text, based on the preceding ``#line``."""
     marks = list(re.finditer(r'^#line (\d+) "([^"]*)"$', text[:position], re.MULTILINE))
     if not marks:
@@ -115,7 +117,7 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
     return parameters
 
 
-def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
+def kernel_parameter_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     """Return the parameter types of every instance, in the format of `KernelEntry::signature` in ``cuda_host.h``."""
     structs = {
         name: (_template_parameter_names(head), [declared for declared, _ in _MEMBER.findall(body)])
@@ -125,7 +127,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
         kernel: (_template_parameter_names(head), declarations) for head, kernel, declarations in _iterate_kernels(text)
     }
 
-    def find_type(declared: str, arguments: Mapping[str, str]) -> str:
+    def resolve_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
         # Replace Compute<T>, the type in which kernels compute if arrays have the storage type T (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
@@ -137,14 +139,14 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
             return declared
         names, members = structs[name]
         inner = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
-        return "{" + ",".join(find_type(member, inner) for member in members) + "}"
+        return "{" + ",".join(resolve_type(member, inner) for member in members) + "}"
 
     types = {}
     for instance in instances:
         kernel, _, inside = instance.removesuffix(">").partition("<")
         names, declarations = kernels[kernel]
         arguments = dict(zip(names, inside.split(", "), strict=True)) if inside else {}
-        types[instance] = ",".join(find_type(re.sub(r"\w+\s*$", "", d), arguments) for d in declarations)
+        types[instance] = ",".join(resolve_type(re.sub(r"\w+\s*$", "", d), arguments) for d in declarations)
     return types
 
 
@@ -169,7 +171,7 @@ def _iterate_kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
         yield match[1] or "", match[2], declarations
 
 
-def generate(
+def generate_host_source(
     source: Path, family: str, instances: Iterable[str], root: Path, written: Path | None = None
 ) -> tuple[str, list[Path]]:
     """Return the C++ text of the host version of a ``.cu`` file, and the files from which it was made.
@@ -200,7 +202,7 @@ def generate(
     generated = f"""\
 // Generated by gpu/host/build.py from {source.name}.
 #include "cuda_host.h"
-{rewrite_shared(text)}
+{rewrite_shared_declarations(text)}
 #line 1 "instances of {family}"
 const char* const cuda_host::family = "{family}";
 const cuda_host::Kernel cuda_host::kernels[] = {{
@@ -211,7 +213,7 @@ const int cuda_host::num_kernels = {len(entries)};
     return generated, list(seen)
 
 
-def make_rule(target: Path, files: Iterable[Path]) -> str:
+def format_make_rule(target: Path, files: Iterable[Path]) -> str:
     """Return a make rule, which ninja also reads, that lists the files from which a target was made."""
     needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
     return f"{target}: {needed}\n"
@@ -266,7 +268,7 @@ def build_host_library(
     if instances is None:
         instances = runpy.run_path(str(HOST.parent / "instances.py"))["INSTANCES"][family]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
-    generated, _ = generate(source, family, instances, source.parent.parent)
+    generated, _ = generate_host_source(source, family, instances, source.parent.parent)
     digest = hashlib.sha256(repr((variant, extra_flags, os.environ.get("CXX"))).encode())
     for file in sorted(HOST.iterdir()):
         if file.suffix in (".h", ".cpp", ".py"):
@@ -281,11 +283,11 @@ def build_host_library(
             library.touch()
         else:
             compile_library(generated, library, variant, extra_flags, runtime)
-            _remove_unused(folder)
+            _remove_unused_libraries(folder)
     return library
 
 
-def _remove_unused(folder: Path) -> None:
+def _remove_unused_libraries(folder: Path) -> None:
     """Remove files of older sources that have not been used for a week."""
     for file in folder.glob(f"_host_*-{'[0-9a-f]' * 16}.*"):
         with contextlib.suppress(FileNotFoundError):
@@ -331,10 +333,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     source = options.source_dir / "kernels" / f"{options.family}.cu"
     try:
         listed = instances[options.family]
-        generated, files = generate(source, options.family, listed, options.source_dir, options.written)
+        generated, files = generate_host_source(source, options.family, listed, options.source_dir, options.written)
         options.generate.write_text(generated, encoding="utf-8")
         if options.depfile:
-            options.depfile.write_text(make_rule(options.generate, files), encoding="utf-8")
+            options.depfile.write_text(format_make_rule(options.generate, files), encoding="utf-8")
     except SourceError as error:
         print(error, file=sys.stderr)
         return 1

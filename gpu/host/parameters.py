@@ -23,11 +23,11 @@ def main() -> None:
         build["expand_includes"]((folder / "kernels" / f"{family}.cu").resolve(), folder.resolve(), seen, written)
         text = "\n".join(seen.values())
         parameters = build["kernel_parameters"](text, build["struct_members"](text))
-        types = build["kernel_types"](text, names)
+        types = build["kernel_parameter_types"](text, names)
         table[family] = {name: (types[name], ",".join(parameters[name.partition("<")[0]])) for name in names}
         files |= seen
     target.write_text(json.dumps(table, indent=0), encoding="utf-8")
-    dependencies.write_text(build["make_rule"](target, files), encoding="utf-8")
+    dependencies.write_text(build["format_make_rule"](target, files), encoding="utf-8")
 
 
 if __name__ == "__main__":

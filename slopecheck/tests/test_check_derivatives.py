@@ -7,13 +7,21 @@ import re
 
 import numpy as np
 import pytest
-from cubes import X, cube, failed, gradient, one_wrong_element, second, third
+from cubes import (
+    X,
+    cube,
+    gradient,
+    gradient_with_wrong_element,
+    list_failure_notes,
+    second_derivatives,
+    third_derivatives,
+)
 
 from slopecheck import check_derivatives
 from slopecheck.kinds import FUNCTION_CHECKS
 
 
-def changing(x):
+def cube_changing_input(x):
     x -= 1e-3  # changes the caller's array in place
     return cube(x)
 
@@ -22,21 +30,21 @@ BUFFERS = {dtype: np.zeros(X.shape, dtype) for dtype in ("float32", "float64")}
 DRAWS = np.random.default_rng(1)
 
 
-def stored(array):
+def store_in_buffer(array):
     BUFFERS[array.dtype.name][...] = array
     return BUFFERS[array.dtype.name]
 
 
-def contiguous(array):
+def read_as_contiguous(array):
     """Read the memory of an array as if the array were contiguous."""
     return np.lib.stride_tricks.as_strided(array, array.shape, np.empty_like(array, order="C").strides)
 
 
-def one_more(array):
+def scale_smallest_element(array):
     return array * (1 + 1e-5 * (array == array.min()))
 
 
-def times(factor, array):
+def scale_only_float32(factor, array):
     """Multiply an array by a factor, but only in float32."""
     return array * (factor if array.dtype == np.float32 else 1)
 
@@ -46,30 +54,30 @@ def times(factor, array):
 MISTAKES = {
     0: {
         "a wider output": ("form", "0", lambda x: cube(x).astype(np.longdouble)),
-        "changed input": ("unchanged", "0", changing),
+        "changed input": ("unchanged", "0", cube_changing_input),
         "a leak": ("nan", "0", lambda x: cube(x) + 0 * x.sum()),
         "memory order": ("layout", "", lambda x: x.ravel(order="K").reshape(x.shape) ** 3),
-        "float32": ("float32", "0", lambda x: times(1.001, cube(x))),
+        "float32": ("float32", "0", lambda x: scale_only_float32(1.001, cube(x))),
     },
     1: {
-        "an element": ("elements", "1", lambda r, *_: [one_more(r[0])]),
+        "an element": ("elements", "1", lambda r, *_: [scale_smallest_element(r[0])]),
         "its dtype": ("form", "1", lambda r, *_: [r[0].astype(np.float32)]),
         "its shape": ("differences", "1", lambda r, *_: [r[0].sum(0)]),
         "one too many": ("form", "1", lambda r, *_: r * 2),
         "changed cotangent": ("unchanged", "1", lambda r, x, g: [np.multiply(g, 3 * x**2, out=g).copy()]),
-        "a buffer": ("kept", "1", lambda r, *_: [stored(r[0])]),
+        "a buffer": ("kept", "1", lambda r, *_: [store_in_buffer(r[0])]),
     },
     2: {
         "symmetry": ("symmetry", "2", lambda r, x, g, u: [6 * x * g * (u + 0.01 * np.roll(u, 1)), r[1]]),
         "adjoint": ("adjoint", "2", lambda r, *_: [r[0], 1.003 * r[1]]),
-        "float32": ("float32", "2", lambda r, *_: [times(1.5, r[0]), r[1]]),
-        "float32 in the cotangent": ("float32", "2", lambda r, *_: [r[0], times(1.5, r[1])]),
+        "float32": ("float32", "2", lambda r, *_: [scale_only_float32(1.5, r[0]), r[1]]),
+        "float32 in the cotangent": ("float32", "2", lambda r, *_: [r[0], scale_only_float32(1.5, r[1])]),
         "random last bits": ("repeat", "2", lambda r, *_: [r[0] * (1 + 1e-10 * DRAWS.random()), r[1]]),
         "a factor at random": ("repeat", "2", lambda r, *_: [r[0] * (1.5 if DRAWS.random() < 0.3 else 1), r[1]]),
-        "a buffer": ("kept", "2", lambda r, *_: [stored(r[0]), r[1]]),
-        "strided inputs": ("layout", "", lambda r, x, g, u: [6 * contiguous(x) * g * u, r[1]]),
-        "strided cotangents": ("layout", "", lambda r, x, g, u: [6 * x * contiguous(g) * u, r[1]]),
-        "strided directions": ("layout", "", lambda r, x, g, u: [r[0], 3 * x**2 * contiguous(u)]),
+        "a buffer": ("kept", "2", lambda r, *_: [store_in_buffer(r[0]), r[1]]),
+        "strided inputs": ("layout", "", lambda r, x, g, u: [6 * read_as_contiguous(x) * g * u, r[1]]),
+        "strided cotangents": ("layout", "", lambda r, x, g, u: [6 * x * read_as_contiguous(g) * u, r[1]]),
+        "strided directions": ("layout", "", lambda r, x, g, u: [r[0], 3 * x**2 * read_as_contiguous(u)]),
         "changed inputs": ("unchanged", "2", lambda r, x, g, u: [r[0] + 0 * np.multiply(x, 1.001, out=x), r[1]]),
         "changed cotangents": ("unchanged", "2", lambda r, x, g, u: [r[0] + 0 * np.multiply(g, 1.001, out=g), r[1]]),
         "changed directions": ("unchanged", "2", lambda r, x, g, u: [r[0] + 0 * np.multiply(u, 1.001, out=u), r[1]]),
@@ -77,7 +85,7 @@ MISTAKES = {
     },
     3: {
         "inputs, sign": ("differences", "x", lambda r, x, g, u, v, h: [r[0] - 12 * g * u * v, *r[1:]]),
-        "inputs, one of many": ("elements", "x, 6 of 6 elements", lambda r, *_: [one_more(r[0]), *r[1:]]),
+        "inputs, one of many": ("elements", "x, 6 of 6 elements", lambda r, *_: [scale_smallest_element(r[0]), *r[1:]]),
         "inputs, NaN": ("differences", "x", lambda r, *_: [r[0] * np.where(r[0] == r[0].max(), np.nan, 1), *r[1:]]),
         "inputs, no second part": ("adjoint", "inputs", lambda r, x, g, u, v, h: [r[0] - 6 * x * h * u, *r[1:]]),
         "cotangents": ("adjoint", "cotangents", lambda r, *_: [r[0], 1.001 * r[1], r[2]]),
@@ -89,17 +97,21 @@ MISTAKES = {
             "all inputs",
             lambda r, x, g, u, v, h: [r[0] + 0.1 * g * u * (np.roll(v, 1) - v), *r[1:]],
         ),
-        "float32": ("float32", "third derivative in direction of x", lambda r, *_: [*r[:2], times(2, r[2])]),
+        "float32": (
+            "float32",
+            "third derivative in direction of x",
+            lambda r, *_: [*r[:2], scale_only_float32(2, r[2])],
+        ),
         "random": ("repeat", "third derivatives", lambda r, *_: [r[0], r[1] * (1 + 1e-10 * DRAWS.random()), r[2]]),
         "strides": (
             "layout",
             "second direction of x, strided",
-            lambda r, x, g, u, v, h: [r[0], 6 * x * u * contiguous(v), r[2]],
+            lambda r, x, g, u, v, h: [r[0], 6 * x * u * read_as_contiguous(v), r[2]],
         ),
         "strides of the cotangent": (
             "layout",
             "direction of cotangent 0, strided",
-            lambda r, x, g, u, v, h: [*r[:2], 6 * x * g * v + 3 * x**2 * contiguous(h)],
+            lambda r, x, g, u, v, h: [*r[:2], 6 * x * g * v + 3 * x**2 * read_as_contiguous(h)],
         ),
         "changed": (
             "unchanged",
@@ -112,17 +124,17 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("order", "name"), [(order, name) for order, table in MISTAKES.items() for name in table])
-def test_mistakes_in_numpy(order, name):
+def test_numpy_mistakes_fail_the_expected_check(order, name):
     kind, where, change = MISTAKES[order][name]
-    functions = [cube, gradient, second, third]
+    functions = [cube, gradient, second_derivatives, third_derivatives]
 
-    def wrong(*arguments):
+    def compute_with_mistake(*arguments):
         results, given = functions[order](*arguments), [a for (a,) in arguments]
         if order == 1:
             return tuple(change(list(results), *given))
         return tuple((r,) for r in change([r for (r,) in results], *given))
 
-    used = [change if n == 0 == order else wrong if n == order else f for n, f in enumerate(functions)]
+    used = [change if n == 0 == order else compute_with_mistake if n == order else f for n, f in enumerate(functions)]
     result = check_derivatives(used[0], (X,), vjp=tuple(used[1 : max(3, order + 1)]), raises=False)
     assert {(kind, where)} & {(c.kind, at) for c in result.failures for at in (c.case, c.field)}, str(result)
     assert not {c.case for c in result.failures} & set("123"[: max(0, order - 1)]), str(result)
@@ -133,36 +145,36 @@ def test_mistakes_in_numpy(order, name):
 def test_a_wrong_small_output_beside_a_large_one(together, size):
     """A wrong small output next to a large one is found, in a common array or in separate arrays."""
 
-    def both(x):
+    def compute_large_and_small(x):
         parts = size * np.sin(x), np.cos(x)
         return np.stack(parts) if together else parts
 
-    def slopes(factor):
+    def make_gradient(factor):
         return lambda x, g: (
             size * np.cos(x[0]) * (g[0][0] if together else g[0])
             - factor * np.sin(x[0]) * (g[0][1] if together else g[1]),
         )
 
-    assert check_derivatives(both, (X,), order=1, vjp=slopes(1)).passed
-    result = check_derivatives(both, (X,), order=1, vjp=slopes(2), raises=False)
+    assert check_derivatives(compute_large_and_small, (X,), order=1, vjp=make_gradient(1)).passed
+    result = check_derivatives(compute_large_and_small, (X,), order=1, vjp=make_gradient(2), raises=False)
     assert {c.kind for c in result.failures} >= {"differences", "elements"}, str(result)
 
 
 @pytest.mark.parametrize("width", [10, 20])
-def test_one_wrong_element_among_many(width):
+def test_failure_names_single_wrong_element(width):
     """A failure names a single wrong element; beyond 200 elements, bisection finds the element."""
     x = np.linspace(1, 2, 15 * width).reshape(15, width)
-    result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
-    (note,) = failed(result, "elements")
+    result = check_derivatives(cube, (x,), order=1, vjp=gradient_with_wrong_element, raises=False)
+    (note,) = list_failure_notes(result, "elements")
     assert re.match(rf"element \[14, {width - 1}\] is (\S+); differences give \S+ \+- \de-0[5678]$", note), note
     right, by_differences = map(float, re.findall(r"(?:is|give) (-?\d\S+\d)", note))
     assert right / by_differences == pytest.approx(1 + 1e-5, abs=3e-6)
 
 
-def test_right_functions_of_numpy():
-    result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second, third))
+def test_correct_numpy_functions_pass():
+    result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second_derivatives, third_derivatives))
     assert {c.case for c in result.checks if c.kind in ("differences", "elements")} == {"1", "2", "3"}
-    assert check_derivatives(cube, (X,), vjp=(gradient, second, third)).passed
+    assert check_derivatives(cube, (X,), vjp=(gradient, second_derivatives, third_derivatives)).passed
     # Inputs may be scalars and integers, and outputs may be integers.
     result = check_derivatives(
         lambda a, n, b: (np.sin(a) * b**n, n),
@@ -171,7 +183,7 @@ def test_right_functions_of_numpy():
         vjp=lambda x, g: (np.cos(x[0]) * x[2] ** 2 * g[0], 2 * np.sin(x[0]) * x[2] * g[0]),
         raises=False,
     )
-    assert failed(result, "call") == ["output 1 is a int; expected an array of numpy"]
+    assert list_failure_notes(result, "call") == ["output 1 is a int; expected an array of numpy"]
     sizes = {"sizes": np.array([3, 1, 2])}
     result = check_derivatives(
         lambda x, s: (np.repeat(x, s["sizes"]), s["sizes"]),
@@ -186,31 +198,31 @@ torch_only = pytest.mark.skipif("not __import__('importlib').util.find_spec('tor
 
 
 @torch_only
-def test_gradients_that_are_right_in_company_alone():
-    from field.entry import numbers, own
+def test_gradients_wrong_when_requested_alone_fail():
+    from field.entry import attach_gradient, draw_normal
 
-    def gradient(ctx, g, h, x, w):
+    def gradient_wrong_in_single_requests(ctx, g, h, x, w):
         if g is None:
             return None, None
         h = 0 if h is None else h
         return g * w + h, g * x + h if ctx.needs_input_grad[0] else g * w + h
 
-    product = own(lambda x, w: (x * w, x + w), gradient, zeros=False, context=True)
-    result = check_derivatives(product, (numbers(3), numbers(3) ** 0), framework="torch", order=1, raises=False)
+    product = attach_gradient(lambda x, w: (x * w, x + w), gradient_wrong_in_single_requests, zeros=False, context=True)
+    result = check_derivatives(product, (draw_normal(3), draw_normal(3) ** 0), framework="torch", order=1, raises=False)
     wrong = {c.field: c.kind for c in result.failures}
     assert wrong == dict.fromkeys(("x, sum over outputs", "w, sum over outputs", "w alone"), "alone"), str(result)
 
 
 @torch_only
-def test_a_module_in_float32_and_inputs_that_name_their_framework():
+def test_float32_module_fails_and_tensors_select_torch():
     import torch
 
     inputs, layer = ([0, 1], torch.ones(4, 3)), torch.nn.Linear(3, 2)
     for function in (layer, lambda x: layer(x)):
         result = check_derivatives(function, inputs[1:], raises=False)
-        (note,) = failed(result, "call")
+        (note,) = list_failure_notes(result, "call")
         assert note.endswith("; inputs are converted to float64: convert a module by .double(), too")
-    (note,) = failed(check_derivatives(torch.nn.Linear(3, 2).double(), inputs[1:], raises=False), "form")
+    (note,) = list_failure_notes(check_derivatives(torch.nn.Linear(3, 2).double(), inputs[1:], raises=False), "form")
     assert note.endswith("; inputs are as given here: give them in float64, as the module is")
     check_derivatives(lambda rows, x: x[rows].sin(), inputs)
     with pytest.raises(TypeError, match="vjp is given for 'torch'"):
@@ -218,7 +230,7 @@ def test_a_module_in_float32_and_inputs_that_name_their_framework():
 
 
 @torch_only
-def test_functions_of_torch_that_are_not_asked_for_everything():
+def test_float32_check_is_not_offered_for_double_module():
     import torch
 
     layer = torch.nn.Linear(3, 2).double()
@@ -227,13 +239,13 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
     assert (left_out.case, left_out.note.split(":")[0]) == ("float32", "RuntimeError")
 
 
-def conditioned(number):
+def make_conditioned_matrix(number):
     """Return a 4 x 4 matrix with this condition number."""
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
     return rotation @ np.diag(np.geomspace(1, 1 / number, 4)) @ rotation.T
 
 
-def attention(*arrays):
+def causal_attention(*arrays):
     """Return attention with a causal mask, as a function of one array or of three."""
     import torch
 
@@ -253,9 +265,9 @@ HARD = {
     "constant": (lambda x: x.softmax(-1).sum(), X),
     "cancelling": (lambda x: (x + 1e6 - (x + 1e6).mean()) / (x + 1e6).std(), X),
     "cancelling inputs": (lambda x: (x - x.mean()) / x.std(), X + 1e6),
-    "badly conditioned": (lambda x: x.inverse(), conditioned(1e10)),
-    "singular": (lambda x: x.inverse(), conditioned(1e15)),
-    "determinant": (lambda x: x.det(), conditioned(1e10)),
+    "badly conditioned": (lambda x: x.inverse(), make_conditioned_matrix(1e10)),
+    "singular": (lambda x: x.inverse(), make_conditioned_matrix(1e15)),
+    "determinant": (lambda x: x.det(), make_conditioned_matrix(1e10)),
     "large": (lambda x: (1e-200 * x).sin(), 1e200 * X),
     "small": (lambda x: x.log(), 1e-100 * abs(X)),
     "beside the domain": (lambda x: x.sqrt(), np.array([1e-9, 1, 2])),
@@ -263,8 +275,8 @@ HARD = {
     "inside by little": (lambda x: (1 - x * x).sqrt(), np.array([1 - 1e-8, 0.5])),
     "small and linear": (lambda x: 3 * x, 1e-200 * X),
     "with small results": (lambda x: 1e-200 * x, X),
-    "attention": (attention, X),
-    "attention of three": (attention, (X, X[::-1], 2 * X)),
+    "attention": (causal_attention, X),
+    "attention of three": (causal_attention, (X, X[::-1], 2 * X)),
 }
 # The checks that are inconclusive at these points.
 COARSE = {"differences 1", "elements 1", "differences 2", "elements 2"}
@@ -272,7 +284,7 @@ UNDECIDED = {"cancelling": {"float32", "differences 1"}, "badly conditioned": CO
 UNDECIDED |= {"attention": {"nan"}, "attention of three": {"nan"}}
 
 
-def tensors(x):
+def convert_to_tensors(x):
     import torch
 
     return tuple(torch.from_numpy(np.array(a, np.float64)) for a in (x if isinstance(x, tuple) else (x,)))
@@ -280,14 +292,16 @@ def tensors(x):
 
 @torch_only
 @pytest.mark.parametrize("name", HARD)
-def test_mistakes_at_hard_points_do_not_pass(name):
+def test_wrong_gradients_fail_at_ill_conditioned_points(name):
     """At ill-conditioned points, a gradient that is off by a factor of 2 fails."""
     function, x = HARD[name]
 
-    def wrong(*arguments):
+    def function_with_doubled_gradient(*arguments):
         return function(*(2 * a - a.detach() for a in arguments))
 
-    result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
+    result = check_derivatives(
+        function_with_doubled_gradient, convert_to_tensors(x), framework="torch", order=1, raises=False
+    )
     kinds = {c.kind for c in result.failures}
     # Doubling the gradient of "constant", which is 0, is no mistake.
     assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)
@@ -295,11 +309,13 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 
 @torch_only
 @pytest.mark.parametrize("name", HARD)
-def test_hard_points_are_no_failures(name):
+def test_correct_functions_do_not_fail_at_ill_conditioned_points(name):
     """At ill-conditioned points, correct functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x = HARD[name]
     expected = UNDECIDED.get(name, set())
-    result = check_derivatives(function, tensors(x), seed=1, order=3, inconclusive="allow", reason="a hard point")
+    result = check_derivatives(
+        function, convert_to_tensors(x), seed=1, order=3, inconclusive="allow", reason="a hard point"
+    )
     undecided = [c for c in result.inconclusive if c.case != "3"]
     kinds = {f"{c.kind} {c.case}".strip() if c.kind in ("differences", "elements") else c.kind for c in undecided}
     assert kinds <= expected, str(result)
@@ -310,47 +326,49 @@ def test_hard_points_are_no_failures(name):
 
 @torch_only
 @pytest.mark.parametrize("order", [2, 3])
-def test_higher_derivatives_that_are_right_in_company_alone(order):
+def test_higher_derivatives_wrong_when_requested_alone_fail(order):
     """The checks find a second or third backward that replaces an absent cotangent by ones."""
     import torch
-    from field.entry import own
+    from field.entry import attach_gradient
 
-    def bend(p, q, r, u, v, g, x, w):
+    def third_backward_with_ones(p, q, r, u, v, g, x, w):
         p, q, r = (torch.ones_like(x) if a is None else a for a in (p, q, r))
         return p * w + r * g, p * x + q * g, q * v + r * u, p * v, p * u
 
-    def slope(u, v, g, x, w):
+    def second_backward_with_ones(u, v, g, x, w):
         u, v = (torch.full_like(x, order == 2) if a is None else a for a in (u, v))
         return second(u, v, g, x, w) if order == 3 else (u * w + v * x, g * v, g * u)
 
-    second = own(lambda u, v, g, x, w: (u * w + v * x, g * v, g * u), bend, zeros=False)
-    first = own(lambda g, x, w: (g * w, g * x), slope, zeros=False)
-    product = own(lambda x, w: x * w, first)
-    result = check_derivatives(product, tensors((X, X[::-1].copy())), order=order, raises=False)
+    second = attach_gradient(lambda u, v, g, x, w: (u * w + v * x, g * v, g * u), third_backward_with_ones, zeros=False)
+    first = attach_gradient(lambda g, x, w: (g * w, g * x), second_backward_with_ones, zeros=False)
+    product = attach_gradient(lambda x, w: x * w, first)
+    result = check_derivatives(product, convert_to_tensors((X, X[::-1].copy())), order=order, raises=False)
     assert {(c.kind, c.case) for c in result.failures} == {("alone", str(order))}, str(result)
 
 
 @torch_only
-def test_what_is_of_torch_itself_is_told():
+def test_failure_names_the_torch_function_that_causes_it():
     """A failure names the torch function that also fails by itself, unless the user's own code is the cause."""
     import torch
 
     x, w = torch.randn(6, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64) + 0.5
 
-    def normed(x, w):
+    def tanh_of_batch_norm(x, w):
         return torch.tanh(torch.nn.functional.batch_norm(x, None, None, w, training=True))
 
-    def gradient(w):
+    def compute_input_gradient(w):
         leaf = x.clone().requires_grad_()
-        return torch.autograd.grad(normed(leaf, w).square().sum(), leaf)[0]
+        return torch.autograd.grad(tanh_of_batch_norm(leaf, w).square().sum(), leaf)[0]
 
-    def reads_by_pointer(x, w):
+    def batch_norm_ignoring_strides(x, w):
         return torch.nn.functional.batch_norm(x, None, None, None, training=True) * torch.as_strided(w, (4,), (1,))
 
     # In torch 2.13, batch_norm's gradient depends on the strides of its weight.
-    own = not torch.allclose(gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), gradient(w))
+    own = not torch.allclose(
+        compute_input_gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), compute_input_gradient(w)
+    )
     skip = {kind: "another test" for kind in FUNCTION_CHECKS if kind != "layout"}
-    for function, wrong, told in ((normed, own, own), (reads_by_pointer, True, False)):
+    for function, wrong, told in ((tanh_of_batch_norm, own, own), (batch_norm_ignoring_strides, True, False)):
         result = check_derivatives(function, (x, w), order=1, skip=skip, raises=False)
         notes = [c.note for c in result.failures if c.field == "w, strided"]
         assert bool(notes) == wrong
@@ -360,40 +378,42 @@ def test_what_is_of_torch_itself_is_told():
 
 @torch_only
 @pytest.mark.parametrize(("share", "told"), [(1e-15, True), (0.5, False)])
-def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, monkeypatch):
+def test_failure_names_nondeterministic_torch_function(share, told, monkeypatch):
     """A failure names a torch function whose last bits vary, as with atomic additions, but not a random function."""
     import torch
 
     from slopecheck.frameworks import Torch
 
-    def noisy(x):
+    def square_with_noise(x):
         return x.square() * (1 + share * torch.rand((), dtype=x.dtype))
 
     monkeypatch.setattr(
-        Torch, "list_own_functions", lambda self, inputs: [("torch.Tensor.index_add", Torch(noisy), inputs)]
+        Torch,
+        "list_called_functions",
+        lambda self, inputs: [("torch.Tensor.index_add", Torch(square_with_noise), inputs)],
     )
     skip = {kind: "another test" for kind in FUNCTION_CHECKS if kind != "repeat"}
     x = torch.linspace(1, 2, 50, dtype=torch.float64)
-    result = check_derivatives(noisy, (x,), order=1, skip=skip, raises=False)
+    result = check_derivatives(square_with_noise, (x,), order=1, skip=skip, raises=False)
     assert result.failures
     assert all(("torch.Tensor.index_add alone" in check.note) == told for check in result.failures)
 
 
-def test_the_callers_arrays_stay_as_they_are():
+def test_callers_arrays_stay_unchanged():
     degrees, x = np.array([2, 0, 1]), X.copy()
 
-    def changing(x, degrees):
+    def divide_changing_inputs(x, degrees):
         x += 1
         np.maximum(degrees, 1, out=degrees)
         return x / degrees[:, None]
 
-    result = check_derivatives(changing, (x, degrees), order=1, vjp=lambda x, g: (g[0],), raises=False)
+    result = check_derivatives(divide_changing_inputs, (x, degrees), order=1, vjp=lambda x, g: (g[0],), raises=False)
     assert [c.field for c in result.failures if c.kind == "unchanged"] == ["x", "degrees"]
     np.testing.assert_array_equal(degrees, [2, 0, 1])
     np.testing.assert_array_equal(x, X)
 
 
-def several(x, *others):
+def multiply_by_first_of_others(x, *others):
     return x * others[0]
 
 
@@ -406,7 +426,7 @@ def test_checks_name_parameters():
     for function, names in [
         (lambda mass, speed: mass * speed, ["mass", "speed"]),
         (torch.nn.CosineSimilarity(), ["x1", "x2"]),
-        (several, ["x", "input 1"]),
+        (multiply_by_first_of_others, ["x", "input 1"]),
         (torch.mul, ["input 0", "input 1"]),
     ]:
         result = check_derivatives(function, (x[None], x.square()[None]), skip={"alone": "another test"})

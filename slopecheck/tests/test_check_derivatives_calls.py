@@ -9,47 +9,55 @@ import sys
 
 import numpy as np
 import pytest
-from cubes import X, cube, failed, gradient, one_wrong_element, second, third
+from cubes import (
+    X,
+    cube,
+    gradient,
+    gradient_with_wrong_element,
+    list_failure_notes,
+    second_derivatives,
+    third_derivatives,
+)
 from rich.console import Console
 
 from slopecheck import check_derivatives, running
-from slopecheck.curves import Claim, Rounded
+from slopecheck.curves import GradientClaim, RoundedArray
 from slopecheck.kinds import FUNCTION_CHECKS
 from slopecheck.report import checks_of, read
 
 
-def raising(x):
+def raise_zero_division(x):
     raise ZeroDivisionError("of a stranger")
 
 
-def leaving(x):
+def exit_with_status_3(x):
     sys.exit(3)
 
 
-def waiting_in_c(x):
+def wait_in_c(x):
     ctypes.CDLL(None).pause()
 
 
-def ending(x):
+def end_process(x):
     os._exit(0)
 
 
-def crashing(x):
+def kill_process(x):
     os.kill(os.getpid(), signal.SIGKILL)  # SIGSEGV would make pytest print a traceback
 
 
 CALLS = {
-    raising: (None, "ZeroDivisionError: of a stranger"),
-    leaving: (None, "SystemExit: 3"),
+    raise_zero_division: (None, "ZeroDivisionError: of a stranger"),
+    exit_with_status_3: (None, "SystemExit: 3"),
     np.argmax: (60, "no output has an element of a floating dtype"),
-    waiting_in_c: (0.2, "it takes longer than 0.2 s; a larger timeout, or inputs of fewer elements, would decide"),
-    ending: (60, "the process that runs it ended with status 0"),
-    crashing: (60, "the process that runs it was ended by signal SIGKILL"),
+    wait_in_c: (0.2, "it takes longer than 0.2 s; a larger timeout, or inputs of fewer elements, would decide"),
+    end_process: (60, "the process that runs it ended with status 0"),
+    kill_process: (60, "the process that runs it was ended by signal SIGKILL"),
 }
 
 
 @pytest.mark.parametrize("function", CALLS, ids=lambda f: f.__name__)
-def test_calls_that_go_wrong(function):
+def test_failed_first_call_is_reported(function):
     timeout, note = CALLS[function]
     result = check_derivatives(function, (X,), order=1, vjp=gradient, timeout=timeout, raises=False)
     assert not result.passed
@@ -58,23 +66,25 @@ def test_calls_that_go_wrong(function):
         result.plot()
 
 
-def test_what_goes_wrong_later():
+def test_later_call_errors_fail_only_their_checks():
     """An exception or a wrong shape in a later call fails only the checks that make this call; other checks run."""
 
-    def raising_gradient(x, g):
+    def raise_in_gradient(x, g):
         raise ZeroDivisionError("in the gradient")
 
-    result = check_derivatives(cube, (X,), order=1, vjp=raising_gradient, raises=False)
-    assert failed(result, "differences") == ["ZeroDivisionError: in the gradient"]
+    result = check_derivatives(cube, (X,), order=1, vjp=raise_in_gradient, raises=False)
+    assert list_failure_notes(result, "differences") == ["ZeroDivisionError: in the gradient"]
     assert [c.passed for c in result.checks if c.kind == "nan"] == [True]
     calls = []
 
-    def of_other_shapes(x):
+    def change_output_shape(x):
         calls.append(x)
         return x[: 3 if len(calls) == 1 else 2]
 
-    result = check_derivatives(of_other_shapes, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
-    assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as in the first call"]
+    result = check_derivatives(change_output_shape, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
+    assert list_failure_notes(result, "differences") == [
+        "shapes (2,) were returned; expected (3,), as in the first call"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +92,10 @@ def test_what_goes_wrong_later():
     [(2, 1, ["2 gradients in the inputs"]), (1, 2, ["2 second derivatives in the inputs"]), (1, 1, [])],
 )
 @pytest.mark.parametrize("left_out", [{}, {"form": "for a reason"}])
-def test_too_many_derivatives_are_told_once(first, second, note, left_out):
+def test_surplus_derivatives_are_reported_once(first, second, note, left_out):
     """A gradient that also returns None for integer inputs is reported only once."""
 
-    def gathered(x, index):
+    def gather_squares(x, index):
         return x[index] ** 2
 
     def vjp(inputs, cotangents):
@@ -101,20 +111,22 @@ def test_too_many_derivatives_are_told_once(first, second, note, left_out):
         return (gradient, None)[:second], (2 * x[index] * u[index],)
 
     inputs = np.linspace(1.0, 2.0, 4), np.array([0, 2, 2])
-    result = check_derivatives(gathered, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
+    result = check_derivatives(gather_squares, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
     expected = [f"{text} were returned; expected 1, only for the floating inputs (x)" for text in note]
     assert [c.note for c in result.failures] == expected
 
 
-@pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])
-def test_another_process_goes_on(spoilt, note):
+@pytest.mark.parametrize(
+    ("spoilt", "note"), [(wait_in_c, "it takes longer than 2 s"), (end_process, "the process that")]
+)
+def test_ended_or_hanging_child_loses_one_check(spoilt, note):
     """If the child process ends or hangs, one check is lost; other checks have the same results as without a child."""
 
-    def function(x):
+    def cube_failing_for_nan(x):
         return cube(x) if np.isfinite(x).all() else spoilt(x)
 
-    keywords = {"order": 1, "vjp": one_wrong_element, "raises": False}
-    result = check_derivatives(function, (X,), timeout=2, **keywords)
+    keywords = {"order": 1, "vjp": gradient_with_wrong_element, "raises": False}
+    result = check_derivatives(cube_failing_for_nan, (X,), timeout=2, **keywords)
     assert [c.note.startswith(note) for c in result.checks if c.kind == "nan"] == [True]
     expected = [c for c in check_derivatives(cube, (X,), **keywords).checks if c.kind != "nan"]
     assert [(c.kind, c.field, c.passed) for c in result.checks if c.kind != "nan"] == [
@@ -124,18 +136,18 @@ def test_another_process_goes_on(spoilt, note):
     assert [c.curve for c in same if c.kind != "nan"] == [c.curve for c in expected]
 
 
-def test_a_fork_beside_threads_of_torch():
+def test_forked_child_works_beside_torch_threads():
     """torch's threads do not survive a fork; the child must run on one thread instead of waiting for them."""
     torch = pytest.importorskip("torch")
 
-    def function(x):
+    def mean_of_many_exponentials(x):
         return (x.sum() * torch.ones(100_000, dtype=x.dtype)).exp().mean()
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        function(torch.ones(3, requires_grad=True)).backward()
-        result = check_derivatives(function, (torch.ones(3),), framework="torch", order=1, timeout=20)
+        mean_of_many_exponentials(torch.ones(3, requires_grad=True)).backward()
+        result = check_derivatives(mean_of_many_exponentials, (torch.ones(3),), framework="torch", order=1, timeout=20)
     finally:
         torch.set_num_threads(before)
     assert result.skipped == {"threads": "a fork has one thread"}
@@ -151,15 +163,15 @@ def test_a_terminal_shows_a_bar(monkeypatch):
     assert "[/]: 1 differences" in text.getvalue()
 
 
-def test_ctrl_c_is_the_users():
-    def interrupted(x):
+def test_keyboard_interrupt_reaches_the_caller():
+    def raise_keyboard_interrupt(x):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        check_derivatives(interrupted, (X,), order=1, vjp=gradient)
+        check_derivatives(raise_keyboard_interrupt, (X,), order=1, vjp=gradient)
 
 
-def test_macos_does_not_fork(monkeypatch):
+def test_macos_timeout_rejects_unpicklable_function(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ValueError, match=r"^timeout: libraries of macOS do not survive a fork, and the function or"):
         check_derivatives(lambda x: x, (X,), timeout=60)
@@ -173,54 +185,63 @@ def test_a_failure_is_an_assertion_error_with_the_result():
         AssertionError,
         match=r"^cube: 2 of 26 checks of its derivatives failed: compare the formula of this derivative\n  differences",
     ) as caught:
-        check_derivatives(cube, (X,), order=1, vjp=one_wrong_element)
+        check_derivatives(cube, (X,), order=1, vjp=gradient_with_wrong_element)
     assert caught.value.result.failures
 
 
-def test_a_kink_is_told_from_a_mistake():
+def test_notes_distinguish_kinks_from_mistakes():
     def relu(x):
         return np.maximum(x, 0)
 
-    def slope(x, g):
+    def relu_gradient(x, g):
         return ((x[0] > 0) * g[0],)
 
-    result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=slope)
+    result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=relu_gradient)
     (remark, _) = [check.note for check in result.checks if check.kind == "differences"]  # `_`: the second point's note
     assert re.fullmatch(r"steps above \de-0\d cross a kink, or the curvature is large", remark)
-    result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=slope, raises=False)
-    (note,) = failed(result, "elements")
+    result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=relu_gradient, raises=False)
+    (note,) = list_failure_notes(result, "elements")
     assert re.match(r"element \[2\] is -?0; .*; the point lies on a kink: slopes are -?0 before it and ", note)
-    assert not failed(check_derivatives(relu, (np.array([0.0]),), order=1, vjp=slope, raises=False), "form")
+    assert not list_failure_notes(
+        check_derivatives(relu, (np.array([0.0]),), order=1, vjp=relu_gradient, raises=False), "form"
+    )
 
 
 @pytest.mark.parametrize(("factor", "power"), [(1, 2.0), (1, 2.5), (1e3, 2.0), (1e4, 1.95), (1e5, 1.95)])
-def test_no_third_derivative(factor, power):
+def test_functions_without_third_derivative_are_judged_correctly(factor, power):
     """Where the error falls with a power of the step below 2, its limit decides, even if every error is large."""
 
-    def function(x):
+    def power_function(x):
         return factor * np.sign(x[0]) * abs(x[0]) ** power + x[1] ** 2
 
-    def slope(x, g):
+    def power_gradient(x, g):
         return (g[0] * np.array([factor * power * abs(x[0][0]) ** (power - 1), 2 * x[0][1]]),)
 
     x, skip = (np.array([0.0, 1.0]),), dict.fromkeys(set(FUNCTION_CHECKS) - {"differences"}, "another test")
-    assert check_derivatives(function, x, vjp=slope, skip=skip, raises=False).passed
+    assert check_derivatives(power_function, x, vjp=power_gradient, skip=skip, raises=False).passed
     at, v = np.array([0.0, 1.0]), np.array([1.0, 0.7])
     for wrong in (0.0, -3e-7, 3e-7, 1e-5):
         gradient = np.array([0.0, 2 * (1 + wrong)])
-        verdict = Claim(function, Rounded(gradient, 2.0**-52 * gradient), at, 2.0**-54).examine(v, 1.0)
+        verdict = GradientClaim(
+            power_function, RoundedArray(gradient, 2.0**-52 * gradient), at, 2.0**-54
+        ).compare_over_steps(v, 1.0)
         assert (verdict.problem == "") == (not wrong), verdict
         assert not verdict.inconclusive
 
 
-def test_table_picture_and_page(tmp_path):
-    def strange(x):
+def test_result_prints_plots_and_saves_reports(tmp_path):
+    def cube_with_markup_name(x):
         """Return the cube; the function's name and messages look like markup."""
         return cube(x)
 
-    strange.__name__ = "<b>[red]strange[/]"
+    cube_with_markup_name.__name__ = "<b>[red]strange[/]"
     result = check_derivatives(
-        strange, (X,), order=1, vjp=one_wrong_element, raises=False, skip={"nan": "[/] it may <be> anything"}
+        cube_with_markup_name,
+        (X,),
+        order=1,
+        vjp=gradient_with_wrong_element,
+        raises=False,
+        skip={"nan": "[/] it may <be> anything"},
     )
     table = str(result)
     rows = [line.split()[1] for line in table.splitlines() if re.match(r"│ \w", line)]
@@ -245,9 +266,11 @@ def test_table_picture_and_page(tmp_path):
     ]
 
 
-def test_kinds_are_left_out_by_name():
+def test_skip_leaves_out_named_kinds_of_check():
     kinds = ("form", "unchanged", "repeat", "kept", "history", "layout", "nan", "float32", "adjoint", "symmetry")
-    result = check_derivatives(cube, (X,), vjp=(gradient, second), skip=dict.fromkeys(kinds, "for a reason"))
+    result = check_derivatives(
+        cube, (X,), vjp=(gradient, second_derivatives), skip=dict.fromkeys(kinds, "for a reason")
+    )
     assert {check.kind for check in result.checks} == {"differences", "elements"}
     assert {check.case for check in result.checks} == {"1", "2"}
     result = check_derivatives(cube, (X,), order=1, vjp=gradient)
@@ -266,9 +289,9 @@ BAD = [
     (
         TypeError,
         r"order is 3 and vjp is not three functions; expected \(vjp, vjp2, vjp3\), or order=2",
-        {"order": 3, "vjp": (gradient, second)},
+        {"order": 3, "vjp": (gradient, second_derivatives)},
     ),
-    (TypeError, "order is 2 and vjp is not a pair", {"order": 2, "vjp": (gradient, None, third)}),
+    (TypeError, "order is 2 and vjp is not a pair", {"order": 2, "vjp": (gradient, None, third_derivatives)}),
     (TypeError, "skip is a list; expected a mapping of kinds to reasons", {"skip": ["nan"]}),
     (ValueError, "skip names speed; expected form, unchanged, repeat, kept,", {"skip": {"speed": "why"}}),
     (ValueError, "timeout is 0; expected seconds above 0, or None", {"timeout": 0}),
@@ -279,14 +302,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("kind", "text", "changed"), BAD)
-def test_bad_arguments(kind, text, changed):
+def test_check_derivatives_rejects_bad_arguments(kind, text, changed):
     calls = []
 
-    def counted(x):
+    def cube_counting_calls(x):
         calls.append(x)
         return cube(x)
 
-    arguments = {"function": counted, "inputs": (X,), "order": 1, "vjp": gradient, **changed}
+    arguments = {"function": cube_counting_calls, "inputs": (X,), "order": 1, "vjp": gradient, **changed}
     with pytest.raises(kind, match=f"^check_derivatives: {text}"):
         check_derivatives(**arguments)
     assert not calls

@@ -24,24 +24,24 @@ FUNCTION = ("function", "cubes:cube", "functions_to_check:at")
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
+def invoke_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "functions_to_check.py").write_text(MODULE)
     return lambda *words: CliRunner().invoke(main, words)
 
 
-def test_a_function(command, tmp_path):
+def test_function_command_finds_a_wrong_gradient(invoke_command, tmp_path):
     """A correct function passes in all orders, a wrong gradient fails, and the comparison of the reports shows this."""
     names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second", "--vjp3", "cubes:third")
     right = (*names, "--all", "--report", "right")  # the default order is the number of derivatives
-    done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
+    done = invoke_command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
     assert "third derivatives" in done.output
     assert "cubes:cube" in done.output
     assert "skipped: an example" in done.output
     assert {p.name for p in (tmp_path / "right").iterdir()} == {"report.html", "report.json"}
-    wrong = ("--vjp", "cubes:one_wrong_element", "--order", "1")
-    done = command(*FUNCTION, *wrong, "--against", "right/report.json")
+    wrong = ("--vjp", "cubes:gradient_with_wrong_element", "--order", "1")
+    done = invoke_command(*FUNCTION, *wrong, "--against", "right/report.json")
     assert done.exit_code == 1, done.output
     assert "failed: element [" in done.output
     assert "Changes since" in done.output
@@ -63,13 +63,13 @@ def test_a_function(command, tmp_path):
         ((*FUNCTION, "--against", "functions_to_check.py"), "functions_to_check.py: Expecting value"),
     ],
 )
-def test_wrong_options(command, words, text):
+def test_function_command_rejects_wrong_options(command, words, text):
     done = command(*words)
     assert done.exit_code == 2, done.output
     assert text in " ".join(done.output.replace("│", " ").split())
 
 
-def test_imports(tmp_path):
+def test_package_imports_without_trigraph_and_frameworks(tmp_path):
     """Importing the package loads neither trigraph nor a framework; the command line loads no plotting."""
     modules = [m.name for m in pkgutil.iter_modules(slopecheck.__path__)]
     code = f"""import sys

@@ -13,8 +13,8 @@ from slopecheck.compare import compare
 from slopecheck.environment import collect
 from slopecheck.record import COLUMNS, Check
 from slopecheck.report import KEYS, ReportError, assemble, checks_of, encode_report, read
-from slopecheck.summary import ratio, summarise, worst
-from slopecheck.terms import Terms
+from slopecheck.summary import compute_error_ratio, find_worst_check, summarise
+from slopecheck.terms import ReportTerms
 from slopecheck.units import count_checks
 
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
@@ -23,7 +23,7 @@ STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 CHECK = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.0, 8.0)
 
 
-def made_up_checks():
+def make_passing_checks():
     """Return made-up checks of a small run, all of which pass."""
     rng = np.random.default_rng(0)
     checks = []
@@ -46,15 +46,15 @@ def environment():
     return collect()
 
 
-def assembled(checks, environment, seed=0):
+def assemble_test_report(checks, environment, seed=0):
     return assemble(
         checks, [("backend gpu", "CuPy is not installed")], seed, "a command", environment, count_checks(checks)
     )
 
 
-def test_report_comes_back(tmp_path, environment):
-    checks = made_up_checks()
-    report = assembled(checks, environment)
+def test_report_reads_back_unchanged(tmp_path, environment):
+    checks = make_passing_checks()
+    report = assemble_test_report(checks, environment)
     (tmp_path / "report.json").write_bytes(encode_report(report))
     again = read(tmp_path / "report.json")
     assert again == report
@@ -68,11 +68,11 @@ def test_report_comes_back(tmp_path, environment):
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf])
-def test_what_is_not_finite_is_null_and_failed(environment, error):
-    checks = made_up_checks()
+def test_nonfinite_errors_become_null_and_fail(environment, error):
+    checks = make_passing_checks()
     checks[0] = replace(checks[0], error=error, note="NaN")
     checks[-1] = replace(checks[-1], error=error, order=error, curve=((0.5, error), (0.25, 1e-3)))
-    raw = json.loads(json.dumps(assembled(checks, environment), allow_nan=False))
+    raw = json.loads(json.dumps(assemble_test_report(checks, environment), allow_nan=False))
     assert raw["verdict"] == "failed"
     assert raw["counts"]["failed"] == 2
     assert raw["checks"]["error"][0] is None
@@ -105,8 +105,8 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
         (("schema_version",), 1, "with schema_version 3"),
     ],
 )
-def test_other_reports_are_refused(environment, tmp_path, place, value, says):
-    report = target = json.loads(json.dumps(assembled(made_up_checks(), environment)))
+def test_malformed_report_contents_are_refused(environment, tmp_path, place, value, says):
+    report = target = json.loads(json.dumps(assemble_test_report(make_passing_checks(), environment)))
     for key in place[:-1]:
         target = target[key]
     target[place[-1]] = value
@@ -116,15 +116,15 @@ def test_other_reports_are_refused(environment, tmp_path, place, value, says):
     assert says in str(caught.value)
 
 
-def test_what_is_missing_or_not_offered_is_no_success(environment):
-    checks = made_up_checks()
-    assert assembled([], environment)["verdict"] == "failed"
+def test_missing_or_unoffered_checks_are_no_success(environment):
+    checks = make_passing_checks()
+    assert assemble_test_report([], environment)["verdict"] == "failed"
     assert assemble(checks, [], 0, "a command", environment, len(checks) + 1)["verdict"] == "failed"
     absent = Check("gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0)
-    report = assembled([*checks, absent], environment)
+    report = assemble_test_report([*checks, absent], environment)
     assert (report["verdict"], report["counts"]["not_offered"]) == ("passed", 7)
     assert report["counts"]["passed"] == len(checks)
-    assert assembled([absent], environment)["verdict"] == "failed"
+    assert assemble_test_report([absent], environment)["verdict"] == "failed"
     assert not checks_of(report)[-1].passed
     assert not checks_of(report)[-1].failed
 
@@ -138,7 +138,7 @@ def test_what_is_missing_or_not_offered_is_no_success(environment):
         ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
     ],
 )
-def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
+def test_files_other_than_reports_raise_short_errors(tmp_path, text, says):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ReportError, match=r"other\.json") as caught:
@@ -148,12 +148,14 @@ def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
     assert "\n" not in str(caught.value)
 
 
-def test_pictures_of_odd_values():
+def test_plots_accept_nan_and_infinite_values():
     check = replace(CHECK, kind="differences", error=math.inf)
     curves = [((0.5, 0.0), (0.25, math.nan)), ((0.5, 0.0),), ((0.5, 1e-3), (0.25, math.inf))]
-    assert plots.png(plots.differences([replace(check, curve=c) for c in curves], Terms())).startswith(b"\x89PNG")
+    assert plots.png(plots.draw_difference_curves([replace(check, curve=c) for c in curves], ReportTerms())).startswith(
+        b"\x89PNG"
+    )
     wrong = [replace(CHECK, backend=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]]
-    assert plots.svg(plots.agreement(wrong, Terms())).count("NaN") == 1
+    assert plots.svg(plots.draw_error_matrix(wrong, ReportTerms())).count("NaN") == 1
 
 
 def test_summary_shows_the_worst():
@@ -164,21 +166,27 @@ def test_summary_shows_the_worst():
         replace(CHECK, kind="golden"),
         replace(CHECK, kind="repeat", error=1.0, tolerance=0.0),
     ]
-    (row,) = summarise(checks, Terms())
+    (row,) = summarise(checks, ReportTerms())
     assert (row.error, row.tolerance, row.order, row.other_kinds, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
     nan = replace(CHECK, error=math.nan)
-    assert worst([CHECK, nan]) is nan
-    assert ratio(replace(CHECK, error=0.0, tolerance=0.0)) == 0.0
-    assert ratio(checks[-1]) == math.inf
+    assert find_worst_check([CHECK, nan]) is nan
+    assert compute_error_ratio(replace(CHECK, error=0.0, tolerance=0.0)) == 0.0
+    assert compute_error_ratio(checks[-1]) == math.inf
 
 
-def test_comparison(environment):
+def test_comparison_lists_changed_and_missing_checks(environment):
     before = [replace(CHECK, case=str(n), digest=str(n)) for n in range(8)]
     errors = {1: (1.0, 2.1), 2: (1.0, 1.9), 3: (1.0, math.nan), 4: (math.inf, 1.0), 5: (3.8e-17, 1.7e-17)}
     before, after = ([replace(c, error=errors.get(n, (1.0, 1.0))[k]) for n, c in enumerate(before)] for k in (0, 1))
     after[0] = replace(before[0], digest="0" * 16)
     after[7] = replace(before[7], operator="gno_message_fwd")
-    comparison = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after, Terms())
+    comparison = compare(
+        assemble_test_report(before, environment),
+        before,
+        assemble_test_report(after, environment, seed=1),
+        after,
+        ReportTerms(),
+    )
     assert comparison.influences == [("seed", "0", "1")]
     assert comparison.changed_bits == [(before[0], after[0])]
     assert comparison.same_bits == len(before) - 2
@@ -190,18 +198,24 @@ def test_comparison(environment):
 
 def test_comparison_keeps_checks_of_the_same_name_apart(environment):
     before, after = [replace(CHECK, digest="1")] * 2, [replace(CHECK, digest=bits) for bits in "12"]
-    comparison = compare(assembled(before, environment), before, assembled(after, environment), after, Terms())
+    comparison = compare(
+        assemble_test_report(before, environment),
+        before,
+        assemble_test_report(after, environment),
+        after,
+        ReportTerms(),
+    )
     assert (comparison.same_bits, len(comparison.changed_bits)) == (1, 1)
     assert (comparison.new, comparison.gone) == ({}, {})
 
 
-def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
-    checks = made_up_checks()
-    earlier = assembled(checks, environment)
+def test_comparison_ignores_checks_outside_the_selection(environment):
+    checks = make_passing_checks()
+    earlier = assemble_test_report(checks, environment)
     now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.backend == "pyref" and c.dtype == "float64"]
     now, lost = now[1:], now[0]
-    report = assembled(now, environment)
-    assert sum(compare(earlier, checks, report, now, Terms()).gone.values()) == len(checks) - len(now)
+    report = assemble_test_report(now, environment)
+    assert sum(compare(earlier, checks, report, now, ReportTerms()).gone.values()) == len(checks) - len(now)
     asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
-    comparison = compare(earlier, checks, report, now, Terms(), asked)
+    comparison = compare(earlier, checks, report, now, ReportTerms(), asked)
     assert (comparison.gone, comparison.new) == ({(lost.operator, lost.backend, lost.dtype): 1}, {})

@@ -13,10 +13,10 @@ MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) 
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_wrong_calculator(name):
+def test_wrong_calculator_fails_the_expected_check(name):
     """The expected kind of check finds the mistake; `cutoff` also runs, to determine the range."""
     factory, kind = calculators.WRONG[name]
-    result = calculators.verdict(factory, set(CALCULATOR_CHECKS) - {kind, "cutoff"})
+    result = calculators.check_factory(factory, set(CALCULATOR_CHECKS) - {kind, "cutoff"})
     assert result.verdict == ("inconclusive" if name == "float32 inside" else "failed"), str(result)
     assert kind in {c.kind for c in (result.failures or result.inconclusive)}, str(result)
     assert ": " in result.headline, result.headline
@@ -24,8 +24,8 @@ def test_a_wrong_calculator(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", calculators.RIGHT)
-def test_a_right_calculator(name):
+def test_correct_calculator_does_not_fail(name):
     factory, skip = calculators.RIGHT[name]
-    result = calculators.verdict(factory, skip)
+    result = calculators.check_factory(factory, skip)
     # The rounding errors of energies of 40,000 eV per atom hide errors of the forces.
     assert result.verdict == ("inconclusive" if name == "large energies" else "passed"), str(result)

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from cubes import X, cube, gradient, one_wrong_element
+from cubes import X, cube, gradient, gradient_with_wrong_element
 
 from slopecheck import check_derivatives, isolated, outcome, running, terminal
 from slopecheck.kinds import CALCULATOR_CHECKS, FUNCTION_CHECKS
@@ -46,24 +46,24 @@ def test_a_console_prints_every_result(encoding):
     assert text.count("checks of its derivatives failed") == 4
 
 
-def without(module, *names):
+def copy_module_without(module, *names):
     """Return a copy of a module without the named attributes."""
     return SimpleNamespace(**{n: value for n, value in vars(module).items() if n not in names})
 
 
-def test_what_windows_lacks(monkeypatch):
+def test_results_do_not_need_fork_or_signals(monkeypatch):
     """Results do not change without alarms, SIGKILL, SIGHUP, process groups and fork."""
     signals = ("SIGALRM", "SIGKILL", "SIGHUP", "SIGPIPE", "setitimer", "ITIMER_REAL", "alarm", "pthread_kill")
     for module in (outcome, isolated, terminal):
-        monkeypatch.setattr(module, "signal", without(signal, *signals))
+        monkeypatch.setattr(module, "signal", copy_module_without(signal, *signals))
     for module in (isolated, running):
-        monkeypatch.setattr(module, "os", without(os, "fork", "killpg", "setpgrp"))
-    for vjp, passed in ((gradient, True), (one_wrong_element, False)):
+        monkeypatch.setattr(module, "os", copy_module_without(os, "fork", "killpg", "setpgrp"))
+    for vjp, passed in ((gradient, True), (gradient_with_wrong_element, False)):
         for timeout in (None, 60):  # a timeout starts a new process
             assert check_derivatives(cube, (X,), vjp=vjp, timeout=timeout, raises=False).passed == passed
     with pytest.raises(ValueError, match=r"^timeout: this system has no fork, and the function or inputs cannot be"):
         check_derivatives(lambda x: x, (X,), vjp=lambda x, g: g, timeout=60)
-    with terminal._ended_like_ctrl_c() as came:
+    with terminal._treat_signals_like_ctrl_c() as came:
         assert came == []
 
 
@@ -71,6 +71,6 @@ def test_each_kind_of_check_has_a_next_step():
     assert {"call", "elements", *FUNCTION_CHECKS, *CALCULATOR_CHECKS} == set(NEXT)
 
 
-def test_a_kind_means_the_same_of_both():
+def test_functions_and_calculators_share_five_kinds():
     """Functions and calculators share only these kinds of check."""
     assert set(FUNCTION_CHECKS) & set(CALCULATOR_CHECKS) == {"unchanged", "repeat", "kept", "history", "symmetry"}

@@ -67,7 +67,7 @@ class ArrayLibrary:
         """Return whether a value is an array from which a graph object can be made."""
         return name_library(value) is not None
 
-    def look(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
+    def get_dtype_and_device(self, caller: str, name: str, value: Any, first: str = "") -> tuple[Any, str]:
         """Return the dtype and the device of an array; raise TypeError if it is not an array of this library.
 
         The dtype is None if it is checked later. `first` names the first array that was checked in this call.
@@ -76,11 +76,11 @@ class ArrayLibrary:
         if kind == self.kind:
             return value.dtype, find_device(value)
         if kind is None:
-            expected = f"expected a {self.kind}.ndarray of float32 or float64{suggest_arrays(name, value)}"
+            expected = f"expected a {self.kind}.ndarray of float32 or float64{suggest_array_conversion(name, value)}"
             raise TypeError(f"{caller}: {name} is a {type(value).__name__}; {expected}")
         raise TypeError(f"{caller}: {name} is a {kind}.ndarray; {self.takes}")
 
-    def graph_of(self, value: Any) -> Any:
+    def convert_graph(self, value: Any) -> Any:
         """Convert a graph object to the form that this library takes; return anything else unchanged."""
         return value
 
@@ -103,7 +103,7 @@ def get_array_module(value: Any) -> Any:
     return cupy
 
 
-def wait_for(array: Any) -> None:
+def wait_until_written(array: Any) -> None:
     """Wait until the current stream has written a device array, so that other streams may read it."""
     if name_library(array) == "cupy":
         get_array_module(array).cuda.get_current_stream().synchronize()
@@ -125,7 +125,7 @@ def is_tensor(value: Any) -> bool:
     return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
 
 
-def as_array(value: Any, what: str = "a tensor") -> Any:
+def view_tensor_memory(value: Any, what: str = "a tensor") -> Any:
     """Return an array that views the memory of a dense tensor or JAX array; return anything else unchanged.
 
     Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released or the JAX array
@@ -149,12 +149,12 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     return LIBRARIES["torch"]().as_array(value, what)
 
 
-def dtype_name(dtype: np.dtype) -> str:
+def describe_dtype(dtype: np.dtype) -> str:
     """Return the name of a dtype for messages, with a note if its byte order is not native."""
     return dtype.name if dtype.isnative else f"{dtype.name} with non-native byte order"
 
 
-def type_label(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Return a description of an object that is not an array, for error messages."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
@@ -171,29 +171,29 @@ def type_label(value: Any) -> str:
 
 def convert_like(array: Any, template: Any) -> Any:
     """Convert an array to a tensor if `template`, an argument of the caller, is a tensor."""
-    return LIBRARIES["torch"]().tensor_from(array) if is_tensor(template) else array
+    return LIBRARIES["torch"]().view_array_as_tensor(array) if is_tensor(template) else array
 
 
-def suggest_arrays(name: str, value: Any) -> str:
+def suggest_array_conversion(name: str, value: Any) -> str:
     """Return advice for the end of an error message if the value is a tensor, otherwise ""."""
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
-def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
+def copy_index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
     """Return a read-only contiguous array that copies a one-dimensional index array or tensor.
 
     Raise TypeError or ValueError if the value is not such an array, or if it differs in library, dtype or device from
     `like`, which messages call `like_name`.
     """
-    value, like = as_array(value, f"{caller}: {name}"), as_array(like)
+    value, like = view_tensor_memory(value, f"{caller}: {name}"), view_tensor_memory(like)
     library_name = name_library(value)
     if library_name is None:
         raise TypeError(
-            f"{caller}: {name} is {type_label(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
+            f"{caller}: {name} is {describe_type(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
             "integers"
         )
     if value.dtype not in INDEX_DTYPES:  # also rejects a byte order that is not native
-        raise TypeError(f"{caller}: {name} has dtype {dtype_name(value.dtype)}; expected native int32 or int64")
+        raise TypeError(f"{caller}: {name} has dtype {describe_dtype(value.dtype)}; expected native int32 or int64")
     if value.ndim != 1:
         raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
     if value.size > np.iinfo(value.dtype).max:
@@ -248,7 +248,7 @@ def require_count(caller: str, name: str, value: Any, minimum: int = 0, maximum:
     return number
 
 
-def most(dtype: np.dtype) -> int:
+def largest_index_count(dtype: np.dtype) -> int:
     """Return the largest number of nodes, segments or rows that indices of this dtype can address, at most `MOST`."""
     return min(MOST, int(np.iinfo(dtype).max))
 
@@ -276,7 +276,7 @@ def unwrap_scalar(value: Any) -> Any:
     return value[()] if name_library(value) == "numpy" and value.ndim == 0 else value
 
 
-def real_number(caller: str, name: str, value: Any, positive: bool = False) -> float:
+def require_nonnegative_number(caller: str, name: str, value: Any, positive: bool = False) -> float:
     """Return a finite number as a float; raise if it is negative, or if it is zero and `positive` is true."""
     scalar = unwrap_scalar(value)
     if isinstance(scalar, (bool, np.bool_)) or not issubclass(type(scalar), numbers.Real):

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slopecheck.terminal import Commands, Finite, mark, plain_console, say
+from slopecheck.terminal import Commands, FiniteFloatRange, format_pass_mark, make_escaping_console, print_escaped
 from trigraph import __version__
 from trigraph.backends import BACKENDS, explain_unavailable
-from trigraph.fortran.threads import MOST, available_processors
+from trigraph.fortran.threads import MOST, list_available_processors
 from trigraph.table import DEFINITIONS, FAMILIES, NAMED, Argument, Array
 
 if TYPE_CHECKING:
     from slopecheck.compare import Comparison
     from slopecheck.record import Check
-    from slopecheck.units import Unit
+    from slopecheck.units import WorkUnit
     from trigraph.verification.structures import AtomicStructure
 
 JUDGE, QUAD = "judge", "real128"
@@ -44,7 +44,7 @@ LAZY_COMMANDS = {
 OPERATOR_NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
-class _Commands(Commands):
+class _LazyCommandGroup(Commands):
     """Command group that imports `bench` and `qualify` on demand, because they import adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,7 +66,7 @@ class _Commands(Commands):
                 )
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trigraph")
 def main() -> None:
     """Check, list and export operators of trigraph. Start with `trigraph verify --operator gat`; commands have -h."""
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 @contextmanager
-def _as_option_errors(option: str) -> Iterator[None]:
+def _convert_to_option_errors(option: str) -> Iterator[None]:
     """Convert errors from reading input files or creating the report folder to errors of a command-line option."""
     from slopecheck.report import ReportError
 
@@ -88,13 +88,13 @@ def _as_option_errors(option: str) -> Iterator[None]:
 
 def _plan_units(
     options: Mapping[str, Any], structures: Sequence[AtomicStructure]
-) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
+) -> tuple[Sequence[WorkUnit], Iterable[tuple[WorkUnit, list[Check]]]]:
     """Return the units of the run and an iterator over units and their checks.
 
     The judge computes in real128 only; all other backends compute in float32 and float64. A user's function or a
     framework always runs in one separate process, regardless of `--jobs`, because it may not support several processes.
     """
-    from slopecheck.isolated import Ended, Refused, Workers, merge_units
+    from slopecheck.isolated import ChildEnded, PlanningError, WorkerPool, merge_units
     from slopecheck.units import execute
     from trigraph.verification.run import DTYPES, list_available_backends, plan_run
 
@@ -130,17 +130,17 @@ def _plan_units(
         )
     try:
         if implementation or options["jobs"] > 1:
-            workers = Workers(
+            workers = WorkerPool(
                 plan_run, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf
             )
             return workers.units, workers.execute()
         units = merge_units(plan_run, requests)
         return units, execute(units)
-    except Ended as error:
+    except ChildEnded as error:
         raise click.UsageError(f"importing implementation {options['implementation']!r}: {error}") from error
     except ValueError as error:
-        if isinstance(error, Refused) and error.trace:
-            say(error.trace, err=True)
+        if isinstance(error, PlanningError) and error.trace:
+            print_escaped(error.trace, err=True)
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
@@ -154,7 +154,9 @@ def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_
         else [(f"backend {p}", explain_unavailable(p)) for p in BACKENDS if explain_unavailable(p)]
     )
     if not structures_only and not golden.check_missing_vectors():  # missing files that already failed are not skipped
-        searched_folder = golden.golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
+        searched_folder = (
+            golden.find_golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
+        )
         reason = f"not in {searched_folder}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
         absent = {family: len(golden.list_missing_vectors([family])) for family in families}
@@ -164,18 +166,20 @@ def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_
     return skips
 
 
-def _execute_units(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], checks: list[Check]) -> None:
+def _execute_units(
+    units: Sequence[WorkUnit], results: Iterable[tuple[WorkUnit, list[Check]]], checks: list[Check]
+) -> None:
     """Add the checks of all units to a list; print a line for each finished part and, on a terminal, a progress bar."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from slopecheck.progress import follow
+    from slopecheck.progress import add_progress_lines
     from trigraph.verification.run import name_section
 
-    console = plain_console(stderr=True)
+    console = make_escaping_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, unit_checks, line in follow(units, results, name_section):
+        for unit, unit_checks, line in add_progress_lines(units, results, name_section):
             checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -188,7 +192,7 @@ def _format_command_line(ctx: click.Context) -> str:
     return shlex.join(("trigraph", *ctx.obj))
 
 
-def _write_report(
+def _compare_and_write_report(
     ctx: click.Context,
     checks: Sequence[Check],
     skips: Sequence[tuple[str, str]],
@@ -231,12 +235,12 @@ def _describe_last_duration(ctx: click.Context) -> str:
     return ""
 
 
-def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
+def _format_repeat_command(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     """Return the command that repeats the cases with the settings of the first failed check.
 
     Return "" if no check failed or if structures were given.
     """
-    from trigraph.verification.settings import parse_setting
+    from trigraph.verification.settings import parse_case_name
 
     failed = next((c for c in checks if c.failed and c.operator in NAMED), None)
     if failed is None or options["files"]:
@@ -248,7 +252,7 @@ def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) 
     words += ["--implementation", implementation] if implementation else ["--backend", failed.backend]
     given = ("framework", "device", "timeout")
     words += [word for name in given if options[name] for word in (f"--{name}", str(options[name]))]
-    settings = parse_setting(failed.case, definition)
+    settings = parse_case_name(failed.case, definition)
     where = [f"{name}={value}" for name, (value,) in settings.items()]
     where += [setting for setting in options["where"] if setting.partition("=")[0] not in settings]
     words += [word for setting in where for word in ("--where", setting)]
@@ -289,7 +293,7 @@ def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) 
 )
 @click.option(
     "--cutoff",
-    type=Finite(0, min_open=True),
+    type=FiniteFloatRange(0, min_open=True),
     default=5.0,
     show_default=True,
     help="Cutoff distance for neighbours in --structure files, in their unit of length.",
@@ -329,7 +333,7 @@ def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) 
 )
 @click.option(
     "--timeout",
-    type=Finite(0, min_open=True),
+    type=FiniteFloatRange(0, min_open=True),
     metavar="SECONDS",
     help="Time limit for one kind of check in one case of an --implementation [default: none].",
 )
@@ -343,7 +347,7 @@ def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) 
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST),
-    default=lambda: len(available_processors()),
+    default=lambda: len(list_available_processors()),
     help="Number of worker processes; an --implementation always has one [default: one per processor].",
 )
 @click.pass_context
@@ -355,9 +359,9 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     raises NotImplementedError counts as not offered; if all checks are of this kind, the status is 1.
     """
     from slopecheck import progress
-    from slopecheck.console import print_comparison, print_failures, print_summary, print_withheld
+    from slopecheck.console import print_comparison, print_failures, print_not_offered, print_summary
     from slopecheck.report import read
-    from slopecheck.running import left_out_by
+    from slopecheck.running import parse_skip_options
     from slopecheck.units import count_checks
     from trigraph.environment import list_tf32_problems
     from trigraph.verification.run import name_section
@@ -367,13 +371,13 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     folder, against, where = options["folder"], options["against"], options["where"]
     if options["skipped"] and not options["implementation"]:
         raise click.UsageError("--skip requires an --implementation; none is given")
-    with _as_option_errors("--skip"):
-        options["left_out"] = left_out_by(options["skipped"])
-    with _as_option_errors("--against"):
+    with _convert_to_option_errors("--skip"):
+        options["left_out"] = parse_skip_options(options["skipped"])
+    with _convert_to_option_errors("--against"):
         earlier = read(against) if against else None
     if not options["files"] and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff requires a --structure; none is given")
-    with _as_option_errors("--structure"):
+    with _convert_to_option_errors("--structure"):
         structures = [read_structure(path, options["cutoff"]) for path in options["files"]]
     if options["device"] and not options["framework"]:
         raise click.UsageError("--device requires a --framework; none is given")
@@ -382,7 +386,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     units, results = _plan_units(options, structures)
     last = ""
     if folder:
-        with _as_option_errors("--report"):
+        with _convert_to_option_errors("--report"):
             folder.mkdir(parents=True, exist_ok=True)
         last = _describe_last_duration(ctx)
     planned_by_unit = {unit.label: unit.planned() for unit in units}
@@ -393,22 +397,22 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     sections = dict.fromkeys(name_section(unit) for unit in units if planned_by_unit[unit.label])
     with suppress(OSError):  # if stdout is closed, continue the run and write the report
         for text in inputs:
-            say(text)
+            print_escaped(text)
         checked = sum(part in OPERATOR_NAMES for part in sections)
         operators_text = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
-        say(
+        print_escaped(
             f"Running {planned:,} check{'s'[: planned != 1]}{operators_text}, and one for each sum without terms{last}."
         )
     start = time.monotonic()
     checks: list[Check] = []
-    console = plain_console()
+    console = make_escaping_console()
     try:
         _execute_units(units, results, checks)
     except KeyboardInterrupt:  # show the results so far, write no report, and raise again
         with suppress(OSError):
             print_summary(console, checks, TERMS)
             print_failures(console, checks, TERMS)
-            say(f"{progress.result(checks)}, then interrupted")
+            print_escaped(f"{progress.describe_counts(checks)}, then interrupted")
         raise
     num_executed = count_checks(checks)
     backends_were_chosen = bool(options["backends"] or options["implementation"] or options["framework"])
@@ -416,29 +420,31 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     skips = [*options["left_out"].items(), *_list_skips(checks, backends_were_chosen, structures_only)]
     comparison, problem = None, ""
     if folder or earlier:  # write the report before printing, which can fail
-        comparison, problem = _write_report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
+        comparison, problem = _compare_and_write_report(
+            ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start
+        )
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
-    print_withheld(console, checks, TERMS)
+    print_not_offered(console, checks, TERMS)
     for warning in list_tf32_problems():
-        say(f"Warning: {warning}")
+        print_escaped(f"Warning: {warning}")
     for what, reason in skips:
-        say(f"Skipped: {what}: {reason}")
+        print_escaped(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
-    if repeat_command := _repeat_failed_command(checks, options):
-        say(f"Next: repeat the first failed check: {repeat_command}")
+    if repeat_command := _format_repeat_command(checks, options):
+        print_escaped(f"Next: repeat the first failed check: {repeat_command}")
     if folder and not problem:
-        say(f"Next: open the report in a browser: {folder / 'report.html'}")
+        print_escaped(f"Next: open the report in a browser: {folder / 'report.html'}")
     elif not folder:
-        say("Next: add --report DIR to write all checks to an HTML page with figures.")
+        print_escaped("Next: add --report DIR to write all checks to an HTML page with figures.")
     if problem:
-        say(f"Error: the report was not written, and an earlier one is unchanged: {problem}", err=True)
+        print_escaped(f"Error: the report was not written, and an earlier one is unchanged: {problem}", err=True)
     if num_executed != planned:
-        say(f"Error: {num_executed:,} of {planned:,} planned checks were run", err=True)
+        print_escaped(f"Error: {num_executed:,} of {planned:,} planned checks were run", err=True)
     if options["implementation"]:
-        say(progress.verdict(checks, TERMS))
-    say(progress.result(checks))
+        print_escaped(progress.describe_verdict(checks, TERMS))
+    print_escaped(progress.describe_counts(checks))
     has_passed = any(c.passed for c in checks) and not any(c.failed for c in checks)
     ctx.exit(0 if has_passed and num_executed == planned and not problem else 1)
 
@@ -454,13 +460,13 @@ def info() -> None:
 
     from trigraph.environment import collect_environment, list_missing_packages, print_environment
 
-    console = plain_console()
+    console = make_escaping_console()
     print_environment(console, collect_environment())
     console.print()
     extras = Table.grid(padding=(0, 2))
     for extra, packages in list_missing_packages().items():
         text = f"missing: {', '.join(packages)}; pip install 'trigraph[{extra}]'" if packages else "complete"
-        extras.add_row(mark(console, not packages), f"[bold]{extra}[/]", escape(text))
+        extras.add_row(format_pass_mark(console, not packages), f"[bold]{extra}[/]", escape(text))
     console.print(extras)
 
 
@@ -502,15 +508,15 @@ def fortran(folder: Path, vector_bytes: str) -> None:
     FOLDER receives the reference and the fast path of all families, procedures that make and check graphs, named
     constants, a C header, a README.md, and build files for CMake and fpm.
     """
-    from trigraph.fortran.export import write
+    from trigraph.fortran.export import write_sources
 
     try:
-        write(folder, int(vector_bytes))
+        write_sources(folder, int(vector_bytes))
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
-    say(f"Sources, include/trigraph.h, CMakeLists.txt, fpm.toml and README.md are in {folder}")
+    print_escaped(f"Sources, include/trigraph.h, CMakeLists.txt, fpm.toml and README.md are in {folder}")
 
 
 # ---- lammps ----------------------------------------------------------------------------------------------------------
@@ -529,7 +535,11 @@ def fortran(folder: Path, vector_bytes: str) -> None:
 )
 @click.option("--elements", required=True, metavar="SYMBOLS", help="Chemical symbol of each atom type, such as Cu,Au.")
 @click.option(
-    "--skin", type=Finite(0), default=0.0, show_default=True, help="Reuse neighbours until an atom moved by half, in Å."
+    "--skin",
+    type=FiniteFloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Reuse neighbours until an atom moved by half, in Å.",
 )
 @click.option("--compile", is_flag=True, help="Compile energies, forces and stresses into one program.")
 def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
@@ -568,7 +578,7 @@ def operators() -> None:
     from rich import box
     from rich.table import Table
 
-    console = plain_console()
+    console = make_escaping_console()
     for spec in DEFINITIONS:
         table = Table(
             box=box.SIMPLE_HEAD, title=f"[bold]{spec.name}[/]: {spec.summary}", title_justify="left", title_style=""
@@ -576,7 +586,7 @@ def operators() -> None:
         for header in ("operator", "arguments", "and", "returns"):
             table.add_column(header, overflow="fold")
         for op in (op for op in NAMED.values() if op.definition is spec):
-            graphs = [f"{a.name} ({op.graph.type_name})" for a in op.graph.arguments] if op.graph else []
+            graphs = [f"{a.name} ({op.graph_kind.type_name})" for a in op.graph_kind.arguments] if op.graph_kind else []
             others = graphs + [a.name for a in op.attributes]
             table.add_row(op.name, _format_shapes(op.arguments), "\n".join(others), _format_shapes(op.fields))
             table.add_section()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from slopecheck.environment import cpu_model, system, version_of
-from slopecheck.terminal import mark
+from slopecheck.environment import collect_versions, cpu_model, version_of
+from slopecheck.terminal import format_pass_mark
 from trigraph.arrays import NO_CUPY
 from trigraph.backends import BACKENDS, explain_unavailable
 
@@ -68,7 +68,7 @@ def find_commit() -> tuple[str, bool] | None:
     return head, bool(_run_git(folder, "status", "--porcelain"))
 
 
-def build_info() -> dict[str, Any] | None:
+def read_build_info() -> dict[str, Any] | None:
     """Return the compilers and flags of the build, or None if the build left no record."""
     record = importlib.resources.files("trigraph") / "build_info.json"
     if not record.is_file():
@@ -76,21 +76,21 @@ def build_info() -> dict[str, Any] | None:
     return json.loads(record.read_text(encoding="utf-8"))
 
 
-def find_fast_path() -> tuple[str | None, str]:
+def find_fast_path_level() -> tuple[str | None, str]:
     """Return the CPU level of the fast path in use, such as ``x86-64-v3``, or None and the reason."""
     from trigraph.fortran.levels import get_cpu_level
 
     try:
-        return _level_name(get_cpu_level()), ""
+        return _format_level(get_cpu_level()), ""
     except (ImportError, ValueError) as error:  # no level was built, or this CPU cannot run TRIGRAPH_CPU_LEVEL
         return None, str(error)
 
 
-def _level_name(level: str) -> str:
+def _format_level(level: str) -> str:
     return f"x86-64-{level}" if level.startswith("v") else level
 
 
-def device() -> dict[str, Any]:
+def describe_cuda_device() -> dict[str, Any]:
     """Return `name` and versions for the current CUDA device, or the `reason` why there is none."""
     state: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
     try:
@@ -129,13 +129,13 @@ def list_platform_warnings() -> list[str]:
 
 def list_backend_states() -> list[dict[str, Any]]:
     """Return, for every backend and the judge, whether it is available, and its configuration or the reason why not."""
-    from trigraph.fortran.levels import torch_operators
+    from trigraph.fortran.levels import describe_torch_operators
     from trigraph.fortran.threads import get_num_threads
 
-    cuda = device()
-    level, problem = find_fast_path()
-    language, why = torch_operators()
-    openmp = "with OpenMP" if (build_info() or {}).get("openmp") else "without OpenMP"
+    cuda = describe_cuda_device()
+    level, problem = find_fast_path_level()
+    language, why = describe_torch_operators()
+    openmp = "with OpenMP" if (read_build_info() or {}).get("openmp") else "without OpenMP"
     details = {
         "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}; torch's operators in {language}"
         + f" ({why})" * bool(why),
@@ -173,20 +173,20 @@ def collect_environment() -> dict[str, Any]:
     from trigraph.gpu.instances import TENSOR_VARIABLE
 
     commit_id, dirty = find_commit() or (None, None)
-    facts = system(PACKAGES)
+    facts = collect_versions(PACKAGES)
     facts["packages"]["cupy"] = next(filter(None, map(version_of, CUPY_PACKAGES)), None)
     return {
         "trigraph": {"version": version("trigraph"), "commit": commit_id, "dirty": dirty},
         **facts,
-        "build": build_info(),
+        "build": read_build_info(),
         "cpu": {
             "model": cpu_model(),
             "processors": os.cpu_count(),
             "threads": get_num_threads(),
-            "level": find_fast_path()[0],
-            "levels": [_level_name(level) for level in list_runnable_levels()],
+            "level": find_fast_path_level()[0],
+            "levels": [_format_level(level) for level in list_runnable_levels()],
         },
-        "device": device(),
+        "device": describe_cuda_device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES, TENSOR_VARIABLE)},
         "warnings": list_platform_warnings() + list_tf32_problems(),
         "backends": list_backend_states(),
@@ -223,5 +223,7 @@ def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
     console.print()
     backends = Table.grid(padding=(0, 2))
     for state in facts["backends"]:
-        backends.add_row(mark(console, state["available"]), f"[bold]{state['backend']}[/]", escape(state["detail"]))
+        backends.add_row(
+            format_pass_mark(console, state["available"]), f"[bold]{state['backend']}[/]", escape(state["detail"])
+        )
     console.print(backends)

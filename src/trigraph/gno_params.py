@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from trigraph.arrays import name_library, require_count, suggest_arrays
+from trigraph.arrays import name_library, require_count, suggest_array_conversion
 from trigraph.graphs.neighbors import FLOATS
 
 
@@ -54,7 +54,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
         if name_library(value) is None:
             type_name = type(value).__name__
             raise TypeError(
-                f"pack_gno_params: {name} is a {type_name}; expected an ndarray{suggest_arrays(name, value)}"
+                f"pack_gno_params: {name} is a {type_name}; expected an ndarray{suggest_array_conversion(name, value)}"
             )
         if name_library(value) != library:
             raise TypeError(
@@ -107,7 +107,7 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     if name_library(params) is None:
         raise TypeError(
             f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray"
-            f"{suggest_arrays('params', params)}"
+            f"{suggest_array_conversion('params', params)}"
         )
     if params.ndim != 1:
         raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")

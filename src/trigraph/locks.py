@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
-class Lock:
+class ForkSafeLock:
     """Lock that is free in a forked child process, which lacks the thread that held the lock.
 
     The lock is reentrant, so that signal handlers and finalizers may call operators.
@@ -17,7 +17,7 @@ class Lock:
     def __init__(self) -> None:
         self._by_process: dict[int, Any] = {}  # one lock per process, created at the first use
 
-    def hold(self, function: Callable[[], R]) -> R:
+    def call_while_held(self, function: Callable[[], R]) -> R:
         """Call a function while this thread holds the lock, and return its result.
 
         Unlike ``with lock:``, this method releases the lock even if a signal handler raises an exception: Python 3.14

@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 NUM_SERIES_TERMS = 24  # terms of the power series of j_l up to x = l + 1; the last term is below 1e-20 times the first
 
 
-class Library(NamedTuple):
+class FrameworkFunctions(NamedTuple):
     """Functions that differ between torch and JAX; all others have the same name in both modules (`xp`)."""
 
     xp: Any
@@ -39,7 +39,7 @@ class Library(NamedTuple):
     array: Callable[[np.ndarray, Any], Any]  # (a, b): array a, possibly from NumPy, converted to b's dtype and device
 
 
-def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
+def gno_kernel(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """Kernel = V a + b_v, a = relu(z), z = U xi + b_u."""
     params, d, f = v["params"], v["coords"].shape[1], s["f_in"] * s["f_out"]
     hidden = (params.shape[0] - f) // (d + 1 + f)
@@ -49,27 +49,27 @@ def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
     return {"kernel": lib.xp.where(z <= 0, 0.0, z) @ V.reshape(hidden, f) + b_v}
 
 
-def gno_aggregate(lib: Library, v: Values, s: Values) -> Values:
+def gno_aggregate(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """message_i = sum over e into i of K_e h_src(e)."""
     K = v["kernel"][v["edge_ids"]].reshape(v["edge_ids"].shape[0], s["f_in"], s["f_out"])
     products = lib.xp.einsum("pfo,pf->po", K, v["features"][v["indices"]])
     return {"message": lib.scatter(products, v["destinations"], s["num_dst_nodes"])}
 
 
-def gno_message(lib: Library, v: Values, s: Values) -> Values:
+def gno_message(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """Compute the kernel of every row of coordinates, then aggregate."""
     return gno_aggregate(lib, {**v, **gno_kernel(lib, v, s)}, s)
 
 
 @cache
-def _normalised_bessel_zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
+def _compute_bessel_zeros_and_norms(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
     from scipy.special import spherical_jn  # imported late because the import is slow
 
     zeros = bessel_zeros(num_spherical, num_radial)
     return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
 
 
-def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
+def spherical_bessel(lib: FrameworkFunctions, l: int, x: Any) -> Any:  # noqa: E741
     """Compute j_l by its power series for x < l + 1, and by the recurrence from sin and cos for larger x."""
     xp, low = lib.xp, x < l + 1
     near, far = xp.where(low, x, 1.0), xp.where(low, l + 2.0, x)
@@ -82,7 +82,7 @@ def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
     return xp.where(low, series, j[l])
 
 
-def radial_basis(lib: Library, v: Values, s: Values) -> Values:
+def radial_basis(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """rbf_k = env sin(freq_k x), sbf_lk = env N_lk j_l(z_lk x)."""
     xp, dist, q = lib.xp, v["dist"].reshape(-1), s["envelope_exponent"] + 1
     inside = ~(dist >= 1)[:, None]  # beyond the cutoff, all results are zero
@@ -90,13 +90,14 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
     wide, columns = lib.wide(x), []
-    for l, (z, norm) in enumerate(zip(*_normalised_bessel_zeros(s["num_spherical"], v["freq"].shape[0]), strict=True)):  # noqa: E741
+    zeros_and_norms = zip(*_compute_bessel_zeros_and_norms(s["num_spherical"], v["freq"].shape[0]), strict=True)
+    for l, (z, norm) in enumerate(zeros_and_norms):  # noqa: E741
         bessel = lib.array(norm, wide) * lib.bessel(l, lib.array(z, wide) * wide)
         columns.append(xp.where(inside, env * lib.array(bessel, x), 0.0))
     return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}
 
 
-def harmonics(lib: Library, unit: Any, degree: int) -> Any:
+def spherical_harmonics(lib: FrameworkFunctions, unit: Any, degree: int) -> Any:
     """Return harmonics S_l of unit vectors, (num_edges, degree^2), with P_l(u_e.u_f) = S_l(u_e).S_l(u_f).
 
     The 2l+1 columns of degree l are N_lm q_lm(z) times the real and the imaginary part of (x + i y)^m, for m from 0 to
@@ -126,7 +127,7 @@ def harmonics(lib: Library, unit: Any, degree: int) -> Any:
 
 
 @cache
-def harmonics_gradient(degree: int) -> np.ndarray:
+def build_harmonics_gradient_matrices(degree: int) -> np.ndarray:
     """Return G, (3, degree^2, degree^2), with d S / d u_k = S G_k for S as homogeneous polynomials of degree l.
 
     T_lm = (x + i y)^m q_lm / (l+m)! has dT_lm/dz = T_(l-1)m, (d/dx - i d/dy) T_lm = T_(l-1)(m-1) and (d/dx + i d/dy)
@@ -156,7 +157,7 @@ def harmonics_gradient(degree: int) -> np.ndarray:
     return gradient
 
 
-def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
+def agg_edge_to_edge(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """Sum over triplets by the addition theorem: sums of harmonics at each node, minus the edges left out."""
     xp, vec, degrees, number = lib.xp, v["vec"], s["num_spherical"], s["num_spherical"] * s["num_radial"]
     num_edges, nodes, embedding = vec.shape[0], s["num_nodes"], v["embedding"]
@@ -182,11 +183,11 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     S = [all_S[:, l * l : (l + 1) ** 2] for l in range(degrees)]  # noqa: E741
     features_by_degree = list(feature)
 
-    def sum_groups(groups: Any) -> Any:
+    def sum_outer_products(groups: Any) -> Any:
         """Return Z of each group of edges, the sum of S_lm x q_l, shape (groups, S*S, C)."""
         return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, features_by_degree, strict=True)], 1)
 
-    out = lib.times(all_S, sum_groups(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
+    out = lib.times(all_S, sum_outer_products(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
     if s["exclude"] is None:
         return {"out": out}
     max_parallel = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
@@ -196,7 +197,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
         src, dst = v["src"][order], v["dst"][order]
         begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
         in_order = begins.cumsum(0) - 1
-        group_sums = sum_groups(lib.groups(in_order[xp.argsort(order)], num_edges))
+        group_sums = sum_outer_products(lib.groups(in_order[xp.argsort(order)], num_edges))
         excluded_edge = xp.where(number_left > 0, first, 0)
         left_out = lib.times(all_S, group_sums, lib.groups(in_order[excluded_edge], num_edges))
         out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
@@ -214,7 +215,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
 
-def _activate(lib: Library, score: Any, activation: str, slope: float) -> Any:
+def _activate(lib: FrameworkFunctions, score: Any, activation: str, slope: float) -> Any:
     where, negative = lib.xp.where, score <= 0
     if activation == "ELU":
         return where(negative, lib.xp.expm1(where(negative, score, 0.0)), score)
@@ -226,13 +227,13 @@ def _activate(lib: Library, score: Any, activation: str, slope: float) -> Any:
     return score if activation == "linear" else where(negative, slope * score if "Leaky" in activation else 0.0, score)
 
 
-def softmax(lib: Library, logit: Any, i: Any, n: int) -> Any:
+def softmax_by_destination(lib: FrameworkFunctions, logit: Any, i: Any, n: int) -> Any:
     """Return the softmax of the logits over the in-edges of each destination."""
     powers = lib.xp.exp(logit - lib.extremum(lib.constant(logit), i, n, "max")[i])
     return powers / lib.scatter(powers, i, n)[i]
 
 
-def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
+def mha_gat_n2n(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """out_i = sum alpha x_j, with alpha the softmax of the logits over the in-edges of i."""
     i, n, heads = v["destinations"], s["num_dst_nodes"], s["num_heads"]
     rows = {"src_embedding": v["indices"], "dst_embedding": i, "edge_embedding": v["edge_ids"]}
@@ -245,7 +246,7 @@ def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
     return {"output_embedding": out.reshape(n, heads * out.shape[2]) if s["concat_heads"] else out.sum(1) / heads}
 
 
-def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
+def agg_weighted_n2n(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """out_i = sum, mean, min or max of w_e x_j."""
     xp, i, n, x = lib.xp, v["destinations"], s["num_dst_nodes"], v["embedding"][v["indices"]]
     w = v["edge_weight"][v["edge_ids"]][:, None] if "edge_weight" in v else None
@@ -265,25 +266,25 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
     return {"output_embedding": lib.scatter(xp.where(is_first, messages, 0.0), i, n)}
 
 
-def basis_embedding_radial(lib: Library, v: Values, s: Values) -> Values:
+def basis_embedding_radial(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """rad_W1[e,c] = sum_r rad_basis[e,r] weight[c,r]."""
     return {"rad_W1": v["rad_basis"] @ v["weight"].T}
 
 
-def basis_embedding_spherical(lib: Library, v: Values, s: Values) -> Values:
+def basis_embedding_spherical(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """Return the rows of rad_basis @ weight, reshaped to (interm, num_spherical)."""
     num_radial, num_spherical, interm = v["weight"].shape
     product = v["rad_basis"] @ v["weight"].reshape(num_radial, num_spherical * interm)
     return {"rad_W1": product.reshape(product.shape[0], interm, num_spherical)}
 
 
-def basis_embedding_triplets(lib: Library, v: Values, s: Values) -> Values:
+def basis_embedding_triplets(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """rad_W1[t,c] = sum_s R_t[c,s] sph_basis[t,s], R_t = basis_embedding_spherical of the triplet's edge."""
     R = basis_embedding_spherical(lib, v, s)["rad_W1"]
     return {"rad_W1": lib.xp.einsum("tcs,ts->tc", R[v["triplet_edge"]], v["sph_basis"])}
 
 
-def interaction_bilinear(lib: Library, v: Values, s: Values) -> Values:
+def interaction_bilinear(lib: FrameworkFunctions, v: Values, s: Values) -> Values:
     """B_e[s,n] = sum sph[t,s] m[t,n]; P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n], over atoms; m_ca = weight vec(P)."""
     m = v["m"][v["input_of_triplet"]] if "input_of_triplet" in v else v["m"]
     B = lib.scatter(v["sph"][:, :, None] * m[:, None], v["triplet_edge"], v["rad_W1"].shape[0])
@@ -293,6 +294,6 @@ def interaction_bilinear(lib: Library, v: Values, s: Values) -> Values:
     return {"m_ca": P.reshape(P.shape[0], P.shape[1] * P.shape[2]) @ v["weight"].T}
 
 
-PLAIN: dict[str, Callable[[Library, Values, Values], Values]] = {
+PLAIN: dict[str, Callable[[FrameworkFunctions, Values, Values], Values]] = {
     spec.name: globals()[spec.name] for spec in DEFINITIONS
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.backends import FUNCTIONS
 from trigraph.verification.cases import build_case, list_variants
-from trigraph.verification.subjects import name_fields_of_result
+from trigraph.verification.subjects import convert_result_to_mapping
 
 END_VARIABLE = "TRIGRAPH_DEVICE_END"  # environment variable with the time at which all processes must end
 DEADLINE_MARGIN = 2.0  # seconds; a process that ends with less time left was ended by the deadline
@@ -42,7 +42,7 @@ def draw_operator_arguments(op, dtype="float32", variant="regular", seed=0):
 
 def compute_fields(op, values, backend, out=None):
     """Call an operator's public function; return its results by field name."""
-    return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
+    return convert_result_to_mapping(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def list_unequal_fields(target, got, expected):

@@ -11,8 +11,8 @@ from neighbor_cases import CUTOFF, draw_batch
 
 from trigraph.benchmarks.models import SLAB, build_atoms, make_dimenet
 from trigraph.torch import Capacity, compile_potential
-from trigraph.torch.potentials.capacity_search import CapacitySearch
-from trigraph.torch.potentials.padding import Given, Padding
+from trigraph.torch.potentials.capacity_search import PaddedNeighborSearch
+from trigraph.torch.potentials.padding import CheckedStructures, PaddedBuffers
 from trigraph.torch.potentials.structures import find_neighbors
 from trigraph.torch.potentials.training_step import PaddedStructures
 
@@ -60,7 +60,7 @@ def assert_tensors_close(torch, got, expected):
             assert float((a - b).abs().max()) <= TOLERANCE[dtype] * max(float(b.abs().max()), 1e-3)
 
 
-def test_forces(torch, model):
+def test_captured_forces_and_hessian_products_agree_with_eager(torch, model):
     """Results agree after weights are changed in place or replaced, and earlier results stay unchanged."""
     captured, pairs = compile_potential(model, capture=True), []
     for seed, arguments in enumerate(yield_batches(torch, model)):
@@ -77,7 +77,7 @@ def test_forces(torch, model):
         assert_tensors_close(torch, got, expected)
 
 
-def test_neighbors(target, torch, device):
+def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device):
     """Edges found in a CUDA graph are bitwise identical to those found on the CPU, for both index dtypes."""
     for seed in range(20 if target.rehearsal else 60):
         drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
@@ -86,28 +86,28 @@ def test_neighbors(target, torch, device):
         found = [find_neighbors("test", p, CUTOFF, *others) for p, *others in (on_host, given)]
         needed, index, paddings = Capacity.of(found[0]), (torch.int32, torch.int64)[seed // 2 % 2], []
         for (pos, of_atom, cells, _), neighbors in zip((on_host, given), found, strict=True):
-            z, padding = torch.ones_like(of_atom), Padding(needed.grown(), pos, True, index)
-            padding.fill(z, pos, cells, neighbors, CUTOFF)
+            z, padding = torch.ones_like(of_atom), PaddedBuffers(needed.grown(), pos, True, index)
+            padding.load_structures(z, pos, cells, neighbors, CUTOFF)
             paddings.append(padding)
         (host_padding, padding), (pos, of_atom, cells, flags) = paddings, given
         for array in padding.edges.values():
             array.zero_()
-        search = CapacitySearch(padding, CUTOFF, None)
-        search.record_checked(drawn[3])
+        search = PaddedNeighborSearch(padding, CUTOFF, None)
+        search.record_checked_atoms(drawn[3])
         for _ in range(3):
-            assert search.load(torch.ones_like(of_atom), pos, of_atom, cells, flags)
+            assert search.load_arguments(torch.ones_like(of_atom), pos, of_atom, cells, flags)
             if target.rehearsal:  # the CPU has no event to wait for
-                result = search.search()[0].tolist()
+                result = search.write_edges()[0].tolist()
             else:
-                search.begin()
-                result = [*search.end()]
+                search.start_search()
+                result = [*search.wait_for_result()]
             assert result == [0, needed.edges]
             for name, array in host_padding.edges.items():
                 assert torch.equal(padding.edges[name].cpu(), array), name
             assert torch.equal(padding.shifts.cpu(), host_padding.shifts)
 
 
-def test_calculators(torch, model):
+def test_captured_potentials_work_in_calculators(torch, model):
     """Captured potentials work in ASE dynamics with a skin, and as torch-sim models."""
     from ase import units
     from ase.md.verlet import VelocityVerlet
@@ -131,7 +131,7 @@ def test_calculators(torch, model):
 
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
-def test_training(target, torch, device, model, form):
+def test_captured_training_steps_agree_with_eager(target, torch, device, model, form):
     """Losses and gradients agree with eager steps, with Adam inside the graph and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
@@ -152,7 +152,7 @@ def test_training(target, torch, device, model, form):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
         eager_model = copy.deepcopy(model)  # has the weights before the step
-        given = Given(z, pos, cell, eager_model.neighbors(pos, batch, cell, pbc))
+        given = CheckedStructures(z, pos, cell, eager_model.neighbors(pos, batch, cell, pbc))
         structures = PaddedStructures(
             eager_model, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"])
         )

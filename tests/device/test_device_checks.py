@@ -32,7 +32,7 @@ every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS
 
 
 @every_operator
-def test_unwritten_memory(target, op):
+def test_results_do_not_depend_on_unwritten_memory(target, op):
     """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
     values = target.moved(draw_operator_arguments(op))
     expected = compute_fields(op, values, target.backend)
@@ -40,14 +40,14 @@ def test_unwritten_memory(target, op):
     fill_with_invalid(out)
     with target.fill_uninitialized():
         fresh = compute_fields(op, values, target.backend)
-        written = compute_fields(op, values, target.backend, next(iter(out.values())) if op.single else out)
+        written = compute_fields(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
     assert list_unequal_fields(target, fresh, expected) == list_unequal_fields(target, written, expected) == []
     assert all(written[n] is array for n, array in out.items())
 
 
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_odd_offsets(target, op, dtype):
+def test_unaligned_arrays_give_equal_results(target, op, dtype):
     """Arrays may start one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
     values = target.moved(arguments)
@@ -61,7 +61,7 @@ def test_odd_offsets(target, op, dtype):
 
 
 @every_operator
-def test_capture(target, op):
+def test_captured_call_replays_with_other_inputs(target, op):
     """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
     values = target.moved(draw_operator_arguments(op))
     results, replay = target.captured(partial(compute_fields, op, values, target.backend))
@@ -89,7 +89,7 @@ def calls_with_results(target):
     return several
 
 
-def find_unequal(target, calls, *streams):
+def find_wrong_calls(target, calls, *streams):
     """Run calls on alternating streams; return the names of calls whose results differ from the expected ones."""
     results = []
     for turn in range(ROUNDS):
@@ -100,19 +100,19 @@ def find_unequal(target, calls, *streams):
     return {name for name, got, expected in results if list_unequal_fields(target, got, expected)}
 
 
-def test_two_streams(target, calls_with_results):
-    assert find_unequal(target, calls_with_results, target.stream(), target.stream()) == set()
+def test_calls_on_two_streams_equal_single_calls(target, calls_with_results):
+    assert find_wrong_calls(target, calls_with_results, target.stream(), target.stream()) == set()
 
 
-def test_two_threads(target, calls_with_results):
+def test_calls_in_two_threads_equal_single_calls(target, calls_with_results):
     """Concurrent calls in two threads with their own streams return the same results as single calls."""
     with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_unequal, target, calls_with_results, target.stream()) for _ in range(2)]
+        work = [pool.submit(find_wrong_calls, target, calls_with_results, target.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
 
 
 @every_operator
-def test_extremes(target, op):
+def test_tiny_and_large_numbers_stay_accurate(target, op):
     """Results for tiny and large numbers are within the tolerance or, if ill-conditioned, as good as gpu-host's."""
     if explain_unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {explain_unavailable('gpu-host')}")
@@ -126,7 +126,7 @@ def test_extremes(target, op):
                 expected = compute_fields(op, values, "gpu-host")
                 got = target.hosted(compute_fields(op, target.moved(values), target.backend))
                 exact = compute_with_judge(op, values)
-            sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present(values)})
+            sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present_arguments(values)})
             most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
             names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
@@ -144,22 +144,22 @@ def is_accurate(field, got, expected, exact, allowed_error):
 
 
 @pytest.fixture
-def need_free_memory(target):
+def skip_without_memory(target):
     """Return a function that skips the test if too few bytes are free; release memory after the test."""
 
     def skip_unless_free(nbytes):
-        if nbytes > (free := target.free_bytes()):
+        if nbytes > (free := target.measure_free_bytes()):
             pytest.skip(f"{nbytes / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
 
     yield skip_unless_free
-    target.free_bytes()
+    target.measure_free_bytes()
 
 
-def test_arrays_beyond_int32(target, need_free_memory):
+def test_arrays_beyond_int32(target, skip_without_memory):
     """Arrays may contain more than 2^31 elements, and graphs more than 2^24 edges."""
     xp, nodes = target.xp, target.size(2**24, 2**5) + 3
     dim = target.size(LARGE, 2**12) // (nodes - 3) + 1
-    need_free_memory(16 * nodes * dim)
+    skip_without_memory(16 * nodes * dim)
     x = xp.empty((nodes, dim), np.float32)
     x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
     weight = xp.full(nodes, 2, np.float32)
@@ -173,9 +173,9 @@ def test_arrays_beyond_int32(target, need_free_memory):
         del out, grads
 
 
-def test_kernel_beyond_int32(target, need_free_memory):
+def test_kernel_beyond_int32(target, skip_without_memory):
     xp, edges, width = target.xp, target.size(LARGE, 2**12) // 1024 + 5, 32
-    need_free_memory(8 * edges * width**2)
+    skip_without_memory(8 * edges * width**2)
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
     params = target.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))

@@ -22,17 +22,17 @@ def compile_kernel(arguments):
     """Compile a kernel instance as the launcher does; return its seconds, registers and bytes of local memory."""
     (rehearsal, family, instance), begun = arguments, time.perf_counter()
     if rehearsal:
-        assert launcher.runtime(np.empty(0)).library(family).family == family
+        assert launcher.select_runtime(np.empty(0)).library(family).family == family
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
     launcher.COMPILE_AHEAD = False  # compile only this instance
-    function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
+    function = launcher.select_runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
 
 
-def find_spills(usages):
+def list_unlisted_spills(usages):
     """Return the kernels that use local memory (for a stack or spills) without being listed."""
     return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
 
@@ -48,7 +48,7 @@ def test_kernels_compile(target, record_property):
     for what in ("seconds", "registers"):
         most = max(usages, key=lambda name: usages[name][what])
         record_property(f"most {what}", f"{most}: {usages[most][what]}")
-    spills = find_spills(usages)
+    spills = list_unlisted_spills(usages)
     if not target.rehearsal and target.architecture() not in ARCHITECTURES:
         pytest.skip(f"kernels are compiled; spills on {target.architecture()} are unknown: {spills}")
     assert spills == []
@@ -56,7 +56,7 @@ def test_kernels_compile(target, record_property):
 
 def test_products_are_in_float32(target, record_property):
     """No CuPy or CUDA setting enables TF32; clocks and free memory are recorded."""
-    record_property("free bytes", target.free_bytes())
+    record_property("free bytes", target.measure_free_bytes())
     if not target.rehearsal:
         record_property("NVRTC", target.xp.cuda.nvrtc.getVersion())
     if shutil.which("nvidia-smi"):

@@ -6,7 +6,7 @@ import pytest
 
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.run import peer_tolerance
+from trigraph.benchmarks.run import compute_peer_tolerance
 
 THREADS = 4  # number of torch's compiler processes per test, each of which imports torch
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
@@ -22,7 +22,7 @@ NAMED = {program.name: program for program in PROGRAMS}
     [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]
     + [("trigraph-compiled", n) for n in (*TRAINING, *FORCES, *CURVATURE)],
 )
-def test_agreement(target, torch, contender, name, record_property):
+def test_potentials_agree_with_pyg_and_compiled_versions(target, torch, contender, name, record_property):
     for module in ("ase", "torch_geometric")[: 1 + (contender == "pyg")]:
         pytest.importorskip(module)
     if target.rehearsal and contender != "pyg":
@@ -32,8 +32,8 @@ def test_agreement(target, torch, contender, name, record_property):
     sizes = {n: target.size(value, min(value, 3)) for n, value in program.sizes.items()}
     for implementation in ("trigraph", contender):
         with torch.device("cpu" if target.rehearsal else "cuda"):
-            call = program.prepare(implementation, sizes, "float32")
+            call = program.make_contender_call(implementation, sizes, "float32")
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)
-    assert error <= peer_tolerance("float32", program.terms)
+    assert error <= compute_peer_tolerance("float32", program.terms)

@@ -18,7 +18,7 @@ TOOLS = ("racecheck", "memcheck", "synccheck")  # slowest first
 LINE_NUMBERS = "-lineinfo"  # lets compute-sanitizer name the source line
 
 
-def count_tool_errors(printed):
+def list_tool_errors(printed):
     """Return the first lines of a tool's report, [] if it reports no errors, or None if there is no summary."""
     count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
     lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
@@ -27,7 +27,7 @@ def count_tool_errors(printed):
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_sanitizer(target, tool, family):
+def test_compute_sanitizer_reports_no_errors(target, tool, family):
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
@@ -36,7 +36,7 @@ def test_sanitizer(target, tool, family):
     status, printed = run_python(__file__, target.backend, family, prefix=(program, *options))
     if "Device not supported" in printed:  # this happens under gVisor
         pytest.skip(f"{NAME}: Device not supported")
-    assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
+    assert (list_tool_errors(printed), status) == ([], 0), printed[-3000:]
     assert re.search(r"^[1-9]\d* arrays are correct$", printed, re.MULTILINE)
 
 
@@ -46,7 +46,7 @@ def main(backend, family):
     if not where.rehearsal:
         where.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
-        print(f"{len(cases.compare_with_judge(family, where))} arrays are correct")
+        print(f"{len(cases.compare_kernels_with_judge(family, where))} arrays are correct")
 
 
 if __name__ == "__main__":

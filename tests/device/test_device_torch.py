@@ -37,7 +37,7 @@ def list_torch_devices(target, torch):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
-def test_derivatives(target, torch, op, dtype, record_property):
+def test_autograd_derivatives_equal_the_backend(target, torch, op, dtype, record_property):
     """Derivatives by autograd equal the backend's bitwise; third derivatives are close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if target.rehearsal else target.backend
@@ -66,14 +66,14 @@ def to_torch(torch, value, device):
     return value
 
 
-def test_half_precision(target, torch):
+def test_bfloat16_results_equal_the_backend(target, torch):
     """Results for bfloat16 embeddings are bitwise identical to the backend's; under autocast, results are float32."""
     device, backend, values = (
         list_torch_devices(target, torch)[0],
         target.backend if target.rehearsal else None,
         draw_operator_arguments(ATTENTION),
     )
-    halves = [a.name for a in ATTENTION.select_present(values) if a.half]
+    halves = [a.name for a in ATTENTION.select_present_arguments(values) if a.half]
     half = {n: values[n].astype(find_half_dtype("bfloat16")) for n in halves}
     expected = target.hosted(
         compute_fields(ATTENTION, target.moved({**values, **half}), target.backend)["output_embedding"]
@@ -89,13 +89,13 @@ def test_half_precision(target, torch):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MODELS)
-def test_models(target, torch, name, dtype, record_property):
+def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU."""
     pytest.importorskip("ase")  # for the neighbour search on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(target, torch)[0]):
         with torch.device(device):
-            call = program.prepare("trigraph", program.at("small"), dtype)
+            call = program.make_contender_call("trigraph", program.at("small"), dtype)
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)
@@ -107,14 +107,14 @@ def attention_on_device(torch_cuda, torch):
     """Return attention on the device as a function of the source embedding, and two such embeddings."""
     values = {n: to_torch(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
 
-    def attend(x, **options):
+    def compute_attention(x, **options):
         return trigraph.torch.mha_gat_n2n(**{**values, "src_embedding": x}, **options).output_embedding
 
     torch_cuda.synchronize()
-    return attend, values["src_embedding"], torch.randn_like(values["src_embedding"])
+    return compute_attention, values["src_embedding"], torch.randn_like(values["src_embedding"])
 
 
-def test_record_stream(torch, torch_cuda, attention_on_device):
+def test_recorded_stream_protects_result_memory(torch, torch_cuda, attention_on_device):
     """A result's memory is not reused before another stream, registered with record_stream, has read it."""
     attend, x, _ = attention_on_device
     expected, busy = attend(x), torch.randn(4096, 4096, device="cuda")
@@ -138,21 +138,21 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
     assert all(t.data_ptr() != address for t in fillers)
 
 
-def test_two_threads(torch, torch_cuda, attention_on_device):
+def test_two_threads_compute_equal_attention(torch, torch_cuda, attention_on_device):
     attend, x, _ = attention_on_device
     expected = attend(x)
     torch_cuda.synchronize()
 
-    def repeat_attention(_):
+    def repeats_same_results(_):
         with torch_cuda.stream(torch_cuda.Stream()):
             return all(torch.equal(attend(x), expected) for _ in range(20))
 
     with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(repeat_attention, range(2)))
+        assert all(pool.map(repeats_same_results, range(2)))
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["", "out"])
-def test_capture(torch, torch_cuda, attention_on_device, given):
+def test_captured_attention_replays_with_other_inputs(torch, torch_cuda, attention_on_device, given):
     """A captured CUDA graph can be replayed with other inputs, with and without `out`."""
     attend, x, y = attention_on_device
     expected, held = attend(y), x.clone()
@@ -166,7 +166,7 @@ def test_capture(torch, torch_cuda, attention_on_device, given):
     assert torch.equal(got, expected)
 
 
-def test_reduce_overhead(torch, torch_cuda, attention_on_device):
+def test_reduce_overhead_mode_gives_identical_results(torch, torch_cuda, attention_on_device):
     """torch.compile in the mode "reduce-overhead", which uses CUDA graphs, returns bitwise identical results."""
     attend, x, _ = attention_on_device
     expected = attend(x)

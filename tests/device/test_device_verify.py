@@ -29,6 +29,6 @@ def test_verify(target, family, record_property):
 
 
 @pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # slowest first
-def test_third_orders(target, torch, name, record_property):
+def test_third_derivatives_through_torch_pass_verify(target, torch, name, record_property):
     device = "cpu" if target.rehearsal else "cuda:0"
     assert_run_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)

@@ -15,7 +15,7 @@ SHARED_PARTITION = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size,
 OWN_ROWS = SHARED_PARTITION.take(ROWS, "num_src_nodes")
 
 
-def assert_refused(text, function, *arguments, **keywords):
+def assert_error_on_all_ranks(text, function, *arguments, **keywords):
     """Assert that a call raises an error with a text, or with one text on the last rank and another on other ranks."""
     expected = text if isinstance(text, str) else text[not LAST]
     try:
@@ -27,11 +27,11 @@ def assert_refused(text, function, *arguments, **keywords):
         raise AssertionError(f"expected {expected}")
 
 
-def sum_over_edges(features=OWN_ROWS, part=SHARED_PARTITION, op="sum"):
+def aggregate_over_edges(features=OWN_ROWS, part=SHARED_PARTITION, op="sum"):
     return distributed.agg_weighted_n2n_fwd(features, None, part, op).output_embedding
 
 
-def radial_basis_gradients(dist, wrt, part):
+def compute_radial_basis_gradients(dist, wrt, part):
     grads = [np.ones((dist.size, n)) for n in (3, 6)]
     return distributed.radial_basis_bwd(*grads, dist, np.ones(3), 2, wrt=wrt, partition=part)
 
@@ -44,10 +44,10 @@ def refuses_wrong_arguments():
     ends = np.array([1, 0]), np.array([0, 1])
     own, edges = len(rows), part.owned["num_edges"].size
 
-    def sum_features(rows=rows, op="sum"):
+    def aggregate_rows(rows=rows, op="sum"):
         return distributed.agg_weighted_n2n_fwd(rows, None, part, op)
 
-    def compute_kernel(params):
+    def compute_gno_kernel(params):
         return distributed.gno_kernel_fwd(np.ones((edges, 1), np.float32), params, 1, 1, partition=part)
 
     def partition_edges(kind, *ends):
@@ -55,38 +55,38 @@ def refuses_wrong_arguments():
 
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
     text_on_others = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: embedding has shape"
-    assert_refused((text, text_on_others), sum_features, np.ones((9, 4), np.float32) if LAST else rows)
+    assert_error_on_all_ranks((text, text_on_others), aggregate_rows, np.ones((9, 4), np.float32) if LAST else rows)
     text = f"partition: owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
-    assert_refused(text, distributed.partition, graph, COMM, np.array([0, 0, COMM.size]))
+    assert_error_on_all_ranks(text, distributed.partition, graph, COMM, np.array([0, 0, COMM.size]))
     text = "TypeError: agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
-    assert_refused(text, distributed.agg_weighted_n2n_fwd, rows, None, graph, "sum")
+    assert_error_on_all_ranks(text, distributed.agg_weighted_n2n_fwd, rows, None, graph, "sum")
     text = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
-    assert_refused(text, distributed.agg_edge_to_edge_fwd, *[np.ones((1, 3))] * 4, part, 1, 1)
+    assert_error_on_all_ranks(text, distributed.agg_edge_to_edge_fwd, *[np.ones((1, 3))] * 4, part, 1, 1)
     text = "src of piece 0 decreases; expected edges sorted by source"
-    assert_refused(text, partition_edges, EdgeGraph, *(ends if LAST else ends[::-1]))
+    assert_error_on_all_ranks(text, partition_edges, EdgeGraph, *(ends if LAST else ends[::-1]))
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on these arrays
     text = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
-    assert_refused(text, partition_edges, CSC, np.array([0]), np.array([7 * LAST]))
+    assert_error_on_all_ranks(text, partition_edges, CSC, np.array([0]), np.array([7 * LAST]))
     if COMM.size == 1:
         return
     text = "src decreases from one rank to the next"
-    assert_refused(text, partition_edges, EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)]))
+    assert_error_on_all_ranks(text, partition_edges, EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)]))
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
-    assert_refused(text, sum_features, op="mean" if LAST else "sum")
+    assert_error_on_all_ranks(text, aggregate_rows, op="mean" if LAST else "sum")
     text = "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with"
-    assert_refused(text, sum_features, rows.astype(np.float64) if LAST else rows)
+    assert_error_on_all_ranks(text, aggregate_rows, rows.astype(np.float64) if LAST else rows)
     text = f"and of float32 with rows of shape (5,) on rank {last}"
-    assert_refused(text, sum_features, np.ones((own, 5), np.float32) if LAST else rows)
+    assert_error_on_all_ranks(text, aggregate_rows, np.ones((own, 5), np.float32) if LAST else rows)
     params = np.ones(4, np.float32)
     text = "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd"
-    assert_refused(text, lambda: sum_features() if LAST else compute_kernel(params))
+    assert_error_on_all_ranks(text, lambda: aggregate_rows() if LAST else compute_gno_kernel(params))
     text = "ValueError: gno_kernel_fwd: the digest of the numbers in params, a parameter, is"
-    assert_refused(text, compute_kernel, params + LAST)
+    assert_error_on_all_ranks(text, compute_gno_kernel, params + LAST)
     other = CSC(graph.offsets, graph.indices[::-1].copy()) if LAST else graph
-    assert_refused("ValueError: partition: graph is", distributed.partition, other, COMM)
+    assert_error_on_all_ranks("ValueError: partition: graph is", distributed.partition, other, COMM)
     owner = np.array([0, 0, 1]) if LAST else np.array([1, 0, 0])
-    assert_refused("ValueError: partition: owner is", distributed.partition, graph, COMM, owner)
+    assert_error_on_all_ranks("ValueError: partition: owner is", distributed.partition, graph, COMM, owner)
 
 
 def can_compute_after_errors():
@@ -94,17 +94,17 @@ def can_compute_after_errors():
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
-        assert_refused("bogus", sum_over_edges, op="bogus")
-        assert_refused("expected", sum_over_edges, OWN_ROWS[:, :0])
+        assert_error_on_all_ranks("bogus", aggregate_over_edges, op="bogus")
+        assert_error_on_all_ranks("expected", aggregate_over_edges, OWN_ROWS[:, :0])
         dist = np.full(basis.owned["num_edges"].size, 0.5)
         dist[: LAST and 1] = -1  # causes an error on the last rank only
         for wrt in (None, "dist"):
             texts = "dist[0] is -1", f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
-            assert_refused(texts, radial_basis_gradients, dist, wrt, basis)
-        assert SHARED_PARTITION.collect(sum_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
+            assert_error_on_all_ranks(texts, compute_radial_basis_gradients, dist, wrt, basis)
+        assert SHARED_PARTITION.collect(aggregate_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
 
 
-def handles_empty_partitions():
+def empty_graphs_have_zero_gradients():
     """If a graph has no destinations or outputs, the gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
@@ -121,44 +121,52 @@ def handles_empty_partitions():
     assert (grads.m == 0).all()
 
 
-def checks_reverse_edges():
+def validates_graph_pieces():
     """A reverse_edge of -1 means that there is no reverse edge; an invalid one raises an error on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
-    def partition_with_reverse(reverse):
+    def partition_with_reverse_edges(reverse):
         piece = (*ends, np.array(reverse)) if COMM.rank == 0 else tuple(np.zeros(0, np.int64) for _ in range(3))
         return distributed.partition_pieces(EdgeGraph, [piece], COMM, 2)
 
     for reverse in ([-1, -1], [1, 0]):
-        part = partition_with_reverse(reverse)
+        part = partition_with_reverse_edges(reverse)
         own = [part.take(a, "num_edges") for a in arrays[:3]]
         out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
         assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
-    assert_refused("reverse_edge", partition_with_reverse, [0, 77])
-    assert_refused("has 3 arrays; expected 2", distributed.partition_pieces, CSC, [(*ends, ends[0])], COMM, 2)
+    assert_error_on_all_ranks("reverse_edge", partition_with_reverse_edges, [0, 77])
+    assert_error_on_all_ranks(
+        "has 3 arrays; expected 2", distributed.partition_pieces, CSC, [(*ends, ends[0])], COMM, 2
+    )
 
     def partition_triplets(edge, num_nodes=2, atoms=None, **more):
         own_pieces = [(np.array(edge if LAST else [0]),)]
         return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
-    assert_refused("edge[1] is 2; expected 0 <= edge < num_edges = 2", partition_triplets, [0, 2])
+    assert_error_on_all_ranks("edge[1] is 2; expected 0 <= edge < num_edges = 2", partition_triplets, [0, 2])
     of_atoms = [np.array([1, 0, 1, 1, 0])]
-    assert_refused("expected 0 <= edge < num_edges", partition_triplets, [0, 5 * COMM.size], atoms=of_atoms)
-    assert_refused("pieces[0].atoms[0] is 2; expected", partition_triplets, [0], atoms=[np.array([2 * LAST])])
-    assert_refused("expected (num_inputs, num_outputs)", partition_triplets, [0], source_owner=[0, 0])
+    assert_error_on_all_ranks("expected 0 <= edge < num_edges", partition_triplets, [0, 5 * COMM.size], atoms=of_atoms)
+    assert_error_on_all_ranks(
+        "pieces[0].atoms[0] is 2; expected", partition_triplets, [0], atoms=[np.array([2 * LAST])]
+    )
+    assert_error_on_all_ranks("expected (num_inputs, num_outputs)", partition_triplets, [0], source_owner=[0, 0])
     if COMM.size > 1:
         one = np.array([0])
-        assert_refused("atoms is None on rank 0 and given", partition_triplets, [0], atoms=[one] if LAST else None)
+        assert_error_on_all_ranks(
+            "atoms is None on rank 0 and given", partition_triplets, [0], atoms=[one] if LAST else None
+        )
         pieces, numbers = ([(one, one)], (2, 2)) if LAST else ([(one,)], 2)
-        assert_refused("num_nodes is num_outputs on", distributed.partition_pieces, Segments, pieces, COMM, numbers)
+        assert_error_on_all_ranks(
+            "num_nodes is num_outputs on", distributed.partition_pieces, Segments, pieces, COMM, numbers
+        )
 
-    def yield_then_fail():
+    def yield_piece_then_raise():
         yield ends
         if LAST:
             raise FileNotFoundError("edges.npz")
 
-    assert_refused("edges.npz", distributed.partition_pieces, CSC, yield_then_fail(), COMM, 2)
+    assert_error_on_all_ranks("edges.npz", distributed.partition_pieces, CSC, yield_piece_then_raise(), COMM, 2)
 
 
 def refuses_wrong_rows():
@@ -176,27 +184,29 @@ def refuses_wrong_rows():
         ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),
     ):
         if COMM.size > 1 or "float64" not in text:
-            assert_refused(text, SHARED_PARTITION.distribute, *wrong, "num_src_nodes")
+            assert_error_on_all_ranks(text, SHARED_PARTITION.distribute, *wrong, "num_src_nodes")
     collect = SHARED_PARTITION.collect
-    assert_refused("the rows of num_src_nodes that the rank owns", collect, OWN_ROWS[1:], "num_src_nodes")
+    assert_error_on_all_ranks("the rows of num_src_nodes that the rank owns", collect, OWN_ROWS[1:], "num_src_nodes")
     if COMM.size > 1:
-        assert_refused("collect: array is of", collect, OWN_ROWS.astype("f") if LAST else OWN_ROWS, "num_src_nodes")
+        assert_error_on_all_ranks(
+            "collect: array is of", collect, OWN_ROWS.astype("f") if LAST else OWN_ROWS, "num_src_nodes"
+        )
         other = distributed.partition(GRAPH, COMM)
         own_or_other = (other.take(ROWS, "num_src_nodes"), other) if LAST else ()
-        assert_refused("the partition is number", sum_over_edges, *own_or_other)
+        assert_error_on_all_ranks("the partition is number", aggregate_over_edges, *own_or_other)
 
 
-def accepts_equal_arguments():
+def accepts_equal_arguments_of_any_type():
     """Ranks may pass equal arguments of different types; `wrt` may be any iterable of names."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
     arguments = OWN_ROWS, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION
     names = {"src_embedding", "dst_embedding", "attention_weights"}
     distributed.mha_gat_n2n_bwd(*arguments, heads, wrt=names)
-    assert_refused("wrt is a int", distributed.mha_gat_n2n_bwd, *arguments, 1, wrt=5)
+    assert_error_on_all_ranks("wrt is a int", distributed.mha_gat_n2n_bwd, *arguments, 1, wrt=5)
 
 
-def makes_many_partitions():
+def partitions_share_communicator():
     """All partitions share one duplicate of the communicator, because MPI allows only about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

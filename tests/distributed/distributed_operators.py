@@ -12,22 +12,22 @@ from mpi4py import MPI
 
 import trigraph
 from trigraph import CSC, Segments, distributed
-from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
-from trigraph.distributed.functions import find_entity
+from trigraph.distributed.block_tables import CSCTableFormat, EdgeTableFormat, RowTableFormat, SegmentTableFormat
+from trigraph.distributed.functions import find_divided_axis
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
-from trigraph.verification.subjects import name_fields_of_result
+from trigraph.verification.subjects import convert_result_to_mapping
 
 COMM = MPI.COMM_WORLD
-PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
+PARTITION_CLASSES = (CSCTableFormat, EdgeTableFormat, RowTableFormat, SegmentTableFormat)
 # Tolerances of global sums of terms of order one: above rounding errors, but below one missing term.
 SUM_TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
 ONE_CHUNK = 100_000  # blocks per chunk, so that every global sum has only one chunk
 
 
 @contextlib.contextmanager
-def set_chunk_size(number):
+def override_chunk_size(number):
     """Set the number of blocks per chunk of global sums."""
     with pytest.MonkeyPatch.context() as patch:
         for kind in PARTITION_CLASSES:
@@ -35,7 +35,7 @@ def set_chunk_size(number):
         yield
 
 
-def assign_owners(number, ownership, comm):
+def draw_owners(number, ownership, comm):
     """Return random owners (none of them the last of three or more ranks), or None for the default owners."""
     if ownership == "blocks":
         return None
@@ -57,7 +57,7 @@ def partition_from_pieces(values, comm, columns):
         ends = (triplets.index,) if idx_in is None else (triplets.index, idx_in.index)
         counted = number if idx_in is None else (idx_in.num_segments, number)
         of_edges = None if atoms is None else (piece for (piece,) in yield_edge_pieces(comm, atoms.index))
-        owner = assign_owners(number, "scattered", comm)
+        owner = draw_owners(number, "scattered", comm)
         pieces = yield_edge_pieces(comm, *ends)
         return distributed.partition_pieces(Segments, pieces, comm, counted, owner, atoms=of_edges)
     graph = values["graph"]
@@ -66,11 +66,11 @@ def partition_from_pieces(values, comm, columns):
         ends = graph.indices[order], graph.prepare().destinations[order]
     else:
         ends, counted = (graph.src, graph.dst, graph.reverse_edge)[:columns], graph.num_nodes
-    owner = [assign_owners(n, "scattered", comm) for n in np.ravel(counted)[::-1]]
+    owner = [draw_owners(n, "scattered", comm) for n in np.ravel(counted)[::-1]]
     return distributed.partition_pieces(type(graph), yield_edge_pieces(comm, *ends), comm, counted, *owner)
 
 
-def divide_case(case, ownership, comm=COMM):
+def partition_case_graph(case, ownership, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments replaced by it."""
     values = case.values
     if ownership in (2, 3):
@@ -79,18 +79,18 @@ def divide_case(case, ownership, comm=COMM):
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
-        return distributed.partition(graph, comm, *(assign_owners(n, ownership, comm) for n in ends)), ["graph"]
+        return distributed.partition(graph, comm, *(draw_owners(n, ownership, comm) for n in ends)), ["graph"]
     if "triplets" in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         assert isinstance(triplets, Segments)
         number = (triplets if atoms is None else atoms).num_segments
-        of_inputs = None if idx_in is None else assign_owners(idx_in.num_segments, ownership, comm)
-        owner = assign_owners(number, ownership, comm)
+        of_inputs = None if idx_in is None else draw_owners(idx_in.num_segments, ownership, comm)
+        owner = draw_owners(number, ownership, comm)
         part = distributed.partition(triplets, comm, owner, of_inputs, atoms=atoms, idx_in=idx_in)
         return part, ["triplets", *(n for n in ("atoms", "idx_in") if n in values)]
     number = case.sizes["num_edges"]
     graph = CSC(np.arange(number + 1), np.zeros(number, np.int64), 1)
-    return distributed.partition(graph, comm, assign_owners(number, ownership, comm)), []
+    return distributed.partition(graph, comm, draw_owners(number, ownership, comm)), []
 
 
 class OneProcessComparison:
@@ -101,8 +101,8 @@ class OneProcessComparison:
 
     def __init__(self, case, ownership, comm=COMM, backend=None, on_device=lambda array: array):
         self.case, self.backend, self.on_device = case, backend, on_device
-        self.part, self.graphs = divide_case(case, ownership, comm)
-        self.exact = backend is None and CSCTable.chunk == ONE_CHUNK
+        self.part, self.graphs = partition_case_graph(case, ownership, comm)
+        self.exact = backend is None and CSCTableFormat.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
     def check_operator(self, op, alone=True):
@@ -115,20 +115,20 @@ class OneProcessComparison:
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
             arguments |= {n: getattr(result, n) for n in given_back}
         self.compare_call(op, arguments)
-        for field in self.case.list_returned(op) if op.selective and alone else ():
+        for field in self.case.list_returned(op) if op.accepts_wrt and alone else ():
             self.compare_call(op, arguments | {"wrt": field.name})
 
     def select_own_arguments(self, op, arguments):
         """Return this rank's rows of the arguments."""
-        arrays = {a.name: find_entity(a) for a in op.arguments if arguments[a.name] is not None}
+        arrays = {a.name: find_divided_axis(a) for a in op.arguments if arguments[a.name] is not None}
         local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
         own = arguments | {n: self.on_device(array) for n, array in local.items()}
         return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
 
     def compare_call(self, op, arguments):
         """Compare a distributed call with the same call in one process."""
-        expected = map_fields(op, getattr(trigraph, op.name)(**arguments, backend=self.backend))
-        results = map_fields(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
+        expected = map_fields_to_arrays(op, getattr(trigraph, op.name)(**arguments, backend=self.backend))
+        results = map_fields_to_arrays(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
         assert results.keys() == expected.keys(), op.name
         for field in op.fields:
             if field.name in results:
@@ -136,7 +136,7 @@ class OneProcessComparison:
                 self.compare_field(field, results[field.name], expected[field.name], where)
 
     def compare_field(self, field, local, whole, where):
-        rows = find_entity(field)
+        rows = find_divided_axis(field)
         array = self.part.collect(local, *rows) if rows else np.ascontiguousarray(cupy_stand_in.asnumpy(local))
         assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
         self.digest.update(array.tobytes())
@@ -147,12 +147,12 @@ class OneProcessComparison:
             assert error <= SUM_TOLERANCE[str(array.dtype)], (*where, error)
 
 
-def map_fields(op, result):
+def map_fields_to_arrays(op, result):
     """Return the arrays of a result by field name."""
-    return {name: array for name, array in name_fields_of_result(op, result).items() if array is not None}
+    return {name: array for name, array in convert_result_to_mapping(op, result).items() if array is not None}
 
 
-def digest_cases(dtype, ownership, comm, alone):
+def compare_and_digest_cases(dtype, ownership, comm, alone):
     """Compare every operator, for the first `alone` cases also each field alone; yield a digest of each case."""
     for definition in DEFINITIONS:
         chosen = [v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
@@ -165,21 +165,23 @@ def digest_cases(dtype, ownership, comm, alone):
 
 def equals_one_process_in_one_chunk():
     """With default owners and one chunk, results are bitwise identical to those of one process."""
-    with set_chunk_size(ONE_CHUNK):
-        assert all(digest_cases("float32", "blocks", COMM, alone=2))
+    with override_chunk_size(ONE_CHUNK):
+        assert all(compare_and_digest_cases("float32", "blocks", COMM, alone=2))
 
 
 def equals_one_rank_in_chunks():
     """With scattered owners and several chunks, results are bitwise identical for any number of ranks."""
-    with set_chunk_size(2):
-        ranks, one = (list(digest_cases("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
+    with override_chunk_size(2):
+        ranks, one = (
+            list(compare_and_digest_cases("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF)
+        )
         assert ranks == one
 
 
 def equals_one_process_in_pieces():
     """If each rank passes pieces of the graphs (CSC: in random order), results are bitwise those of one process."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
-    with set_chunk_size(ONE_CHUNK):
+    with override_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in list_variants(definition, ()) if v.name in names]
             # Graphs depend on the setting only for "bilinear"; for other graphs, test one variant of each name.
@@ -196,7 +198,7 @@ def equals_one_process_in_pieces():
                         comparison.compare_call(op, case.arguments(op))
 
 
-def bisection_shares_nodes():
+def bisection_balances_nodes():
     """Bisection gives all ranks similar numbers of nodes; a rank receives only the rows that its edges read."""
     positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
     number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)
@@ -205,7 +207,7 @@ def bisection_shares_nodes():
     part = distributed.partition_pieces(CSC, yield_edge_pieces(COMM, src, dst), COMM, (40, 20))
     read = np.unique(src[distributed.owners.blocks(20, COMM.size)[dst] == rank])
     foreign = distributed.owners.blocks(40, COMM.size)[read] != rank
-    assert part.outputs.halos["num_src_nodes"].received == foreign.sum()
+    assert part.local_layout.halos["num_src_nodes"].received == foreign.sum()
     rows, mine = np.arange(300.0), np.concatenate([ids for (ids,) in yield_edge_pieces(COMM, np.arange(300))])
     assert part.distribute(rows[mine], mine, "num_edges").tobytes() == part.take(rows, "num_edges").tobytes()
 

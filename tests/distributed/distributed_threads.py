@@ -36,7 +36,7 @@ def divides_processors():
         for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
             patch.setattr(processors, "_shares", [])
             patch.setattr(processors, "_listeners", [reported_shares.append])
-            patch.setattr(processors, "available_processors", lambda cpus=cpus: set(cpus))
+            patch.setattr(processors, "list_available_processors", lambda cpus=cpus: set(cpus))
             partition_on_new_communicator()
     with_neighbours = 1 + (rank > 0) + (rank < COMM.size - 1)
     assert reported_shares == [8 // COMM.size, 4, 7 // with_neighbours, 1], reported_shares
@@ -48,11 +48,11 @@ def divides_torch_threads():
 
     from trigraph.distributed import torch as divided
 
-    def torch_threads_after_division(number, chosen=None):
+    def count_torch_threads_after_partition(number, chosen=None):
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("OMP_NUM_THREADS")
             patch.setattr(processors, "_shares", [])
-            patch.setattr(processors, "available_processors", lambda: set(range(4 * COMM.size - 1)))
+            patch.setattr(processors, "list_available_processors", lambda: set(range(4 * COMM.size - 1)))
             patch.setattr(divided, "_threads", 4)
             if chosen:
                 patch.setenv(chosen, "4")
@@ -62,10 +62,10 @@ def divides_torch_threads():
             return torch.get_num_threads()
 
     threads = (
-        torch_threads_after_division(4),
-        torch_threads_after_division(5),
-        torch_threads_after_division(4, "OMP_NUM_THREADS"),
-        torch_threads_after_division(4, "MKL_NUM_THREADS"),
+        count_torch_threads_after_partition(4),
+        count_torch_threads_after_partition(5),
+        count_torch_threads_after_partition(4, "OMP_NUM_THREADS"),
+        count_torch_threads_after_partition(4, "MKL_NUM_THREADS"),
     )
     torch.set_num_threads(1)
     assert threads == (3, 5, 4, 4), threads

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from ase import Atom
 from ase.build import fcc111
-from distributed_operators import set_chunk_size
+from distributed_operators import override_chunk_size
 from mpi4py import MPI
 from torch.autograd import forward_ad
 
@@ -41,7 +41,7 @@ def digest_tensors(*tensors):
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
 
 
-def take_dimenet_step(comm):
+def compare_and_digest_dimenet_step(comm):
     """Compare a training step of DimeNet++ for a periodic slab with an undivided model; return a digest."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
@@ -79,8 +79,8 @@ def take_dimenet_step(comm):
 
 
 def dimenet_equals_one_process():
-    with set_chunk_size(50):  # splits sums into several chunks
-        assert take_dimenet_step(MPI.COMM_WORLD) == take_dimenet_step(MPI.COMM_SELF)
+    with override_chunk_size(50):  # splits sums into several chunks
+        assert compare_and_digest_dimenet_step(MPI.COMM_WORLD) == compare_and_digest_dimenet_step(MPI.COMM_SELF)
 
 
 def example_is_independent_of_ranks():
@@ -99,7 +99,7 @@ def example_is_independent_of_ranks():
     assert last < 0.9 * first
 
 
-def derivatives_pass_gradcheck():
+def differentiates_at_most_twice():
     """First and second derivatives over all ranks work; third derivatives and forward mode raise errors."""
     rows = errors.SHARED_PARTITION.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
@@ -113,14 +113,18 @@ def derivatives_pass_gradcheck():
     out = divided.mha_gat_n2n(x, x, weights, errors.SHARED_PARTITION, 1).output_embedding
     for _ in range(2):
         (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
-    errors.assert_refused("RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested", out.sum().backward)
+    errors.assert_error_on_all_ranks(
+        "RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested", out.sum().backward
+    )
     with forward_ad.dual_level():
         for result in (
             divided.mha_gat_n2n(x, x, weights, errors.SHARED_PARTITION, 1).output_embedding,
             divided.total(x, rows),
         ):
             dual = forward_ad.make_dual(result.detach(), result.detach())
-            errors.assert_refused("trigraph.distributed.torch: forward mode", torch.autograd.grad, result, x, dual)
+            errors.assert_error_on_all_ranks(
+                "trigraph.distributed.torch: forward mode", torch.autograd.grad, result, x, dual
+            )
     dist = torch.full((errors.SHARED_PARTITION.owned["num_edges"].size,), 0.5, requires_grad=True)
     divided.radial_basis(dist, torch.ones(2), 2, partition=errors.SHARED_PARTITION).rbf.sum().backward()
     of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))
@@ -128,10 +132,14 @@ def derivatives_pass_gradcheck():
     assert (dist.grad.numpy() == expected.dist).all()
 
 
-def refuses_wrong_totals():
+def refuses_wrong_arguments_of_total():
     """Invalid arguments of `total` raise errors on all ranks."""
     x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.rows("num_src_nodes")
-    errors.assert_refused("total: x is", divided.total, x[1:] if errors.LAST else x, rows)
-    errors.assert_refused("expected a Partition from Partition.rows", divided.total, x, errors.SHARED_PARTITION)
+    errors.assert_error_on_all_ranks("total: x is", divided.total, x[1:] if errors.LAST else x, rows)
+    errors.assert_error_on_all_ranks(
+        "expected a Partition from Partition.rows", divided.total, x, errors.SHARED_PARTITION
+    )
     if MPI.COMM_WORLD.size > 1:
-        errors.assert_refused("total: x is of torch.float64", divided.total, x.float() if errors.LAST else x, rows)
+        errors.assert_error_on_all_ranks(
+            "total: x is of torch.float64", divided.total, x.float() if errors.LAST else x, rows
+        )

@@ -34,7 +34,7 @@ def yield_edge_lists():
     yield np.array([], int), np.array([], int), 0, 0
 
 
-def vary_types_and_threads():
+def yield_edge_lists_by_type_and_threads():
     """Yield each edge list in each index type, for one and for three threads."""
     for src, dst, *sizes in yield_edge_lists():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
@@ -43,21 +43,21 @@ def vary_types_and_threads():
                 yield src.astype(index), dst.astype(index), *sizes
 
 
-def sort_stably(keys, number):
+def sort_to_offsets_and_order(keys, number):
     return np.searchsorted(np.sort(keys), np.arange(number + 1)), np.argsort(keys, kind="stable")
 
 
 def test_arrays_equal_numpy():
-    for src, dst, n_src, n_dst in vary_types_and_threads():
+    for src, dst, n_src, n_dst in yield_edge_lists_by_type_and_threads():
         for loops in (-1, min(n_src, n_dst)):
-            graph, of_edges = CSC._from_nodes(src, dst, n_src, n_dst, loops=loops), (src, dst)
+            graph, of_edges = CSC._build_on_host(src, dst, n_src, n_dst, loops=loops), (src, dst)
             if loops >= 0:
                 own = np.arange(loops)
                 of_edges = [np.append(a[src != dst], own) for a in of_edges]
-            offsets, order = sort_stably(of_edges[1], n_dst)
+            offsets, order = sort_to_offsets_and_order(of_edges[1], n_dst)
             sources, destinations = (a[order] for a in of_edges)
             row_arrays = [np.arange(len(order) + 1), np.argsort(order)]
-            expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *row_arrays]
+            expected = [offsets, sources, order, destinations, *sort_to_offsets_and_order(sources, n_src), *row_arrays]
             found = graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()
             for got, right in zip(found, expected, strict=True):
                 assert got.dtype == src.dtype
@@ -67,7 +67,7 @@ def test_arrays_equal_numpy():
             assert (graph.max_in_degree, graph.num_edges) == (max(np.diff(offsets), default=0), len(order))
         members = Segments(dst, n_dst)
         assert members.is_sorted == (np.diff(dst) >= 0).all()
-        for got, right in zip((members.offsets, members.order), sort_stably(dst, n_dst), strict=True):
+        for got, right in zip((members.offsets, members.order), sort_to_offsets_and_order(dst, n_dst), strict=True):
             np.testing.assert_array_equal(got, right)
         for position, wrong in ((0, -1), (len(src) - 1, n_src), (len(src) // 2, -(2**31))):
             bad = src.copy()
@@ -96,7 +96,7 @@ def list_graph_arrays(graph):
 
 def test_numpy_fallback_gives_equal_arrays(monkeypatch):
     """Edge numbers beyond the range of a C int are sorted by NumPy, with the same results as graphs.c."""
-    lists, index = list(vary_types_and_threads())[::2], np.int32
+    lists, index = list(yield_edge_lists_by_type_and_threads())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # edges between periodic images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
     cells, dimer = np.concatenate([far, -far]), (np.array([0, 0, 1, 1], index), np.array([1, 1, 0, 0], index))
@@ -121,7 +121,7 @@ def test_numpy_fallback_gives_equal_arrays(monkeypatch):
     with pytest.raises(ValueError, match="EdgeGraph: edges 2 and 3 are both the reverse of edge 0; expected every"):
         EdgeGraph(*dimer, 2, 0 * signs)
     for module in (csc, counting, edge_graph):
-        monkeypatch.setattr(module, "counts_fit", lambda *numbers: False)
+        monkeypatch.setattr(module, "counts_fit_c_int", lambda *numbers: False)
     for got, right in zip(fast, yield_graphs(), strict=True):
         for a, b in zip(got, list_graph_arrays(right), strict=True):
             np.testing.assert_array_equal(a, b)

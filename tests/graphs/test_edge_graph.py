@@ -20,7 +20,7 @@ DTYPES = [np.int32, np.int64]
 # Expected values, computed by loops that follow the definitions.
 
 
-def find_reverse_by_loop(src, dst, shifts):
+def find_reverse_edges_by_loop(src, dst, shifts):
     edge = {(j, i, *s): e for e, (j, i, s) in enumerate(zip(src.tolist(), dst.tolist(), shifts.tolist(), strict=True))}
     return [edge.get((i, j, *(-c for c in s)), -1) for j, i, *s in edge]
 
@@ -100,7 +100,7 @@ def draw_edges(draw):
     return num_nodes, np.array(rows, np.int64).reshape(-1, 5)
 
 
-def make_lattice_vectors(src, dst, shifts, dtype=np.float64):
+def compute_edge_vectors(src, dst, shifts, dtype=np.float64):
     positions = np.random.default_rng(4).normal(size=(4, 3))
     cell = np.array([[2.1, 0.3, 0.0], [0.0, 1.9, 0.4], [0.5, 0.0, 2.2]])
     v = positions[src] - positions[dst]
@@ -109,15 +109,15 @@ def make_lattice_vectors(src, dst, shifts, dtype=np.float64):
 
 @settings(deadline=None, max_examples=80)
 @given(draw_edges(), st.sampled_from(DTYPES))
-def test_random_graphs(case, dtype):
+def test_random_edge_graphs_equal_loops(case, dtype):
     num_nodes, rows = case
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     src, dst, shifts = rows[:, 0].astype(dtype), rows[:, 1].astype(dtype), rows[:, 2:]
-    reverse = find_reverse_by_loop(src, dst, shifts)
+    reverse = find_reverse_edges_by_loop(src, dst, shifts)
     check_graph(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
     check_graph(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
     for vec_dtype in (np.float32, np.float64):
-        vec = make_lattice_vectors(src, dst, shifts, vec_dtype)
+        vec = compute_edge_vectors(src, dst, shifts, vec_dtype)
         check_graph(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
     has_parallel_edges = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
     single = [
@@ -134,8 +134,8 @@ def test_sorted_returns_graph_and_permutation(case, random):
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
     src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # columns are non-contiguous views
     order = np.argsort(src, kind="stable")
-    expected = find_reverse_by_loop(src[order], dst[order], shifts[order])
-    for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(make_lattice_vectors(src, dst, shifts))}):
+    expected = find_reverse_edges_by_loop(src[order], dst[order], shifts[order])
+    for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(compute_edge_vectors(src, dst, shifts))}):
         graph, permutation = EdgeGraph.sorted(src, dst, num_nodes, **given_)
         np.testing.assert_array_equal(permutation, order)
         check_graph(graph, src[order], dst[order], num_nodes, expected)
@@ -144,7 +144,7 @@ def test_sorted_returns_graph_and_permutation(case, random):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_nodes", [0, 1, 5])
 @pytest.mark.parametrize("geometry", [{}, {"shifts": np.zeros((0, 3), int)}, {"vec": np.zeros((0, 3))}])
-def test_no_edges(dtype, num_nodes, geometry):
+def test_edge_graph_accepts_no_edges(dtype, num_nodes, geometry):
     none = np.zeros(0, dtype)
     check_graph(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
     check_graph(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
@@ -160,7 +160,7 @@ def test_shifts_decide_before_vec():
 
 
 @pytest.mark.parametrize("shifts", [[[2**19, 1, -(2**19)]], [[0, -(2**19), 2**19]]])
-def test_the_largest_shifts(shifts):
+def test_largest_shifts_identify_reverse_edges(shifts):
     both = np.array(shifts + [[-c for c in s] for s in shifts])
     np.testing.assert_array_equal(EdgeGraph(np.array([0, 0]), np.array([0, 0]), 1, both).reverse_edge, [1, 0])
 
@@ -170,17 +170,17 @@ def test_the_opposite_vector_may_be_rounded(dtype):
     src, dst, eps = np.array([0, 1]), np.array([1, 0]), np.finfo(dtype).eps
     vec = np.array([[1, 2, 2], [-1, -2, -2]], dtype)
 
-    def reverse_with_error(error):
+    def find_reverse_with_vec_error(error):
         moved = vec.astype(np.float64)
         moved[1, 0] -= 3 * error
         return EdgeGraph(src, dst, 2, vec=moved.astype(dtype)).reverse_edge.tolist()
 
-    assert reverse_with_error(60 * eps) == [1, 0]
+    assert find_reverse_with_vec_error(60 * eps) == [1, 0]
     with pytest.raises(ValueError, match="differs from -vec"):
-        reverse_with_error(70 * eps)
+        find_reverse_with_vec_error(70 * eps)
     with pytest.raises(ValueError, match="differs from -vec"):
-        reverse_with_error(0.9 * np.sqrt(eps))
-    assert reverse_with_error(1.2 * np.sqrt(eps)) == [-1, -1]
+        find_reverse_with_vec_error(0.9 * np.sqrt(eps))
+    assert find_reverse_with_vec_error(1.2 * np.sqrt(eps)) == [-1, -1]
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-5, 1e5, 1e300])
@@ -207,12 +207,12 @@ def make_small_graph(dtype=np.int64, **geometry):
     return EdgeGraph(np.array([0, 0, 1, 2], dtype), np.array([1, 2, 0, 0], dtype), 3, **geometry)
 
 
-def make_parallel_edges(**geometry):
+def make_parallel_edge_graph(**geometry):
     return EdgeGraph(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 0]), 3, **geometry)
 
 
 def test_parallel_edges_need_geometry_for_the_edge_rule():
-    graph = make_parallel_edges()
+    graph = make_parallel_edge_graph()
     text = (
         "agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges (1 and 3, both from node 1 to node 0); "
         "expected an EdgeGraph built with shifts or vec, which identify the reverse of an edge"
@@ -223,11 +223,11 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
         with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
             call("edge")
     check_graph(graph, graph.src, graph.dst, 3, None)
-    make_parallel_edges(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
+    make_parallel_edge_graph(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
     make_small_graph().require_reverse("agg_edge_to_edge_fwd")
 
 
-def test_unknown_rules():
+def test_unknown_exclusion_rule_raises_value_error():
     text = "agg: exclude is 'nodes'; expected 'node', 'edge' or None"
     assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
 
@@ -267,7 +267,7 @@ BAD_GEOMETRY = [
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), BAD_GEOMETRY, ids=range(len(BAD_GEOMETRY)))
-def test_bad_geometry(changes, error, text):
+def test_bad_edge_geometry_is_refused(changes, error, text):
     assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **TWO_EDGES | changes)
     with pytest.raises(error):
         EdgeGraph.sorted(**TWO_EDGES | changes)

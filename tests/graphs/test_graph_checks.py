@@ -33,7 +33,7 @@ def assert_refused(build, error, text, **changes):
 
 
 @pytest.mark.parametrize(("build", "name"), ARRAYS)
-def test_wrong_array_types(build, name):
+def test_constructors_refuse_wrong_index_arrays(build, name):
     value = VALID_ARGUMENTS[build][name]
     for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
         text = f"{name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
@@ -54,7 +54,7 @@ def test_mixed_index_dtypes(build, name):
 
 
 @pytest.mark.parametrize(("build", "name"), COUNTS)
-def test_counts(build, name):
+def test_counts_must_be_nonnegative_integers(build, name):
     for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
         assert_refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
     assert_refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
@@ -111,7 +111,7 @@ BAD_VALUES = {
 }
 
 
-def test_bad_values():
+def test_constructors_refuse_bad_values():
     for build, change, text in [(b, *row) for b, rows in BAD_VALUES.items() for row in rows]:
         assert_refused(build, ValueError, text, **change)
 
@@ -123,7 +123,7 @@ def test_offsets_whose_differences_overflow():
     assert_raises(ValueError, text, CSC, offsets, int_array(0, 0, 0, dtype=np.int32))
 
 
-def test_other_constructors_bad_input():
+def test_csc_converters_refuse_bad_input():
     text = "CSC: edge_index is a list; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
     assert_raises(TypeError, text, CSC.from_edge_index, [[0], [1]])
     for shape in ((3, 2), (2,), (2, 3, 1)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from library_programs import array_pointer, compile_fortran
+from library_programs import array_pointer, compile_and_run_fortran
 
 import trigraph
 
@@ -18,7 +18,7 @@ PACKAGE = Path(trigraph.__file__).parent
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 
 
-def edge_graph_arrays(graph, reverse=True):
+def edge_graph_arguments(graph, reverse=True):
     """Return the arguments of check_edge_graph."""
     names = ("src", "dst", *EDGE_ARRAYS)
     arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
@@ -32,19 +32,19 @@ PARALLEL = trigraph.EdgeGraph(ATOM_GRAPH.src, ATOM_GRAPH.dst, 6)
 SEGMENTS_GRAPH = trigraph.Segments(RNG.integers(0, 6, 20), 6)
 GRAPHS = {
     "csc": (7, 5, 30, 30, *map(np.array, (CSC_GRAPH.offsets, CSC_GRAPH.indices, CSC_GRAPH.edge_ids))),
-    "edge_graph": edge_graph_arrays(ATOM_GRAPH),
-    "edge_graph, parallel": edge_graph_arrays(PARALLEL, False),
+    "edge_graph": edge_graph_arguments(ATOM_GRAPH),
+    "edge_graph, parallel": edge_graph_arguments(PARALLEL, False),
     "segments": (20, 6, 1, *map(np.array, (SEGMENTS_GRAPH.index, SEGMENTS_GRAPH.offsets, SEGMENTS_GRAPH.order))),
     "segments in order": (20, 6, 0, np.sort(SEGMENTS_GRAPH.index), SEGMENTS_GRAPH.offsets, np.zeros(1, np.int64)),
 }
 EMPTY_GRAPHS = {
     "csc": (0, 0, 0, 0, np.zeros(1, np.int64), *[np.zeros(0, np.int64)] * 2),
-    "edge_graph": edge_graph_arrays(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
+    "edge_graph": edge_graph_arguments(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
     "segments": (0, 0, 1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
 }
 
 
-def check_graph_status(library, kind, arguments, index="i64"):
+def find_graph_status(library, kind, arguments, index="i64"):
     """Check a graph and return the status; each array is followed by an invalid element, which must not be read."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
@@ -58,11 +58,11 @@ def change_one_argument(arguments, at, change):
 
 
 def make_element_setter(place, value):
-    def change(array):
+    def set_element(array):
         array[place] = value
         return array
 
-    return change
+    return set_element
 
 
 def read_graph_status_codes():
@@ -77,10 +77,10 @@ def test_graphs_are_checked(fortran_library, index):
     documented = (ROOT / "docs" / "fortran.md").read_text()
     assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
     for kind, arguments in (*GRAPHS.items(), *EMPTY_GRAPHS.items()):
-        assert check_graph_status(fortran_library, kind, arguments, index) == 0, kind
+        assert find_graph_status(fortran_library, kind, arguments, index) == 0, kind
         for k in range(2):
             negative = change_one_argument(arguments, k, lambda number: -1)
-            assert check_graph_status(fortran_library, kind, negative, index) == status["size"]
+            assert find_graph_status(fortran_library, kind, negative, index) == status["size"]
     for expected, kind, at, change in (
         ("first", "csc", 4, lambda a: a + 1),  # offsets that start at 1
         ("range", "csc", 5, lambda a: a + 1),
@@ -108,7 +108,7 @@ def test_graphs_are_checked(fortran_library, index):
         ("order", "segments", 2, lambda number: 0),
     ):
         changed = change_one_argument(GRAPHS[kind], at, change)
-        assert check_graph_status(fortran_library, kind, changed, index) == status[expected], (expected, kind, at)
+        assert find_graph_status(fortran_library, kind, changed, index) == status[expected], (expected, kind, at)
 
 
 def make_graph_arrays(library, name, index, numbers, given, lengths):
@@ -209,7 +209,7 @@ def test_changed_graph_elements_are_detected(fortran_library):
                 size = arguments[at].size
                 place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
                 wrong = change_one_argument(arguments, at, make_element_setter(place, value))
-                status = check_graph_status(fortran_library, kind, wrong)
+                status = find_graph_status(fortran_library, kind, wrong)
                 accepted = accepts_graph_arrays(kind, wrong, value == arguments[at][place])
                 assert (status == 0) == accepted, (kind, at, place, value)
                 seen.add(status)
@@ -284,7 +284,9 @@ end program graphs
 @pytest.mark.parametrize("first", [0, 1])
 def test_graphs_are_made_and_checked_from_fortran(tmp_path, first):
     program = GRAPH_PROGRAM.replace(":: first = 0", f":: first = {first}")
-    statuses, named, of_made, *lines = (line.split() for line in compile_fortran(tmp_path, program).splitlines())
+    statuses, named, of_made, *lines = (
+        line.split() for line in compile_and_run_fortran(tmp_path, program).splitlines()
+    )
     of_first, of_range, _ = named
     assert statuses == ["0", "0", of_first, of_range, "3", "0", "0", "0"]
     assert of_made == ["0", "1", "1", "5", "6", "0", "8", "0", "5", "F"]

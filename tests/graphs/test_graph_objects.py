@@ -32,7 +32,7 @@ def csc_arguments():
     }
 
 
-def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
+def draw_edges_and_csc(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
     rng = np.random.default_rng(seed)
     src, dst, rows = (rng.integers(0, size, n).astype(index) for size in (n_src, n_dst, n_rows))
     return src, dst, rows, CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
@@ -53,13 +53,13 @@ OBJECTS = {
 each_object = pytest.mark.parametrize("name", OBJECTS)
 
 
-def draw_arguments(name, dtype=np.int64):
+def get_class_and_arguments(name, dtype=np.int64):
     kind, arguments = OBJECTS[name]
     return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]
 
 
 def build_graph_object(name, dtype=np.int64):
-    kind, arguments = draw_arguments(name, dtype)
+    kind, arguments = get_class_and_arguments(name, dtype)
     return kind(*arguments)
 
 
@@ -76,7 +76,7 @@ def assert_read_only(array):
     assert type(array) is bytes
 
 
-def assert_same_object(got, expected):
+def assert_equal_objects(got, expected):
     assert type(got) is type(expected)
     assert repr(got) == repr(expected)
     for name in expected.__slots__:
@@ -95,11 +95,11 @@ def assert_same_object(got, expected):
 
 @each_object
 def test_the_callers_arrays_are_copied(name):
-    kind, arguments = draw_arguments(name)
+    kind, arguments = get_class_and_arguments(name)
     graph = kind(*arguments)
     for array in (a for a in arguments if isinstance(a, np.ndarray)):
         array[...] = 99
-    assert_same_object(graph, build_graph_object(name))
+    assert_equal_objects(graph, build_graph_object(name))
 
 
 @each_object
@@ -110,15 +110,15 @@ def test_attributes_are_read_only(name):
         assert_raises(AttributeError, f"{kind} is immutable; cannot set {attribute}", setattr, graph, attribute, 1)
     first = graph.__slots__[0]
     assert_raises(AttributeError, f"{kind} is immutable; cannot delete {first}", delattr, graph, first)
-    _, arguments = draw_arguments(name)
+    _, arguments = get_class_and_arguments(name)
     assert_raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *arguments)
-    assert_same_object(graph, build_graph_object(name))
+    assert_equal_objects(graph, build_graph_object(name))
     assert {graph: 1}[graph] == 1  # graphs are hashed by identity
     assert (graph.kind, graph.device) == ("numpy", "host")
 
 
 @each_object
-def test_pickle_and_copy(name):
+def test_pickles_and_copies_equal_the_original(name):
     for dtype, prepared in itertools.product(INDEX, (False, True)):
         graph = build_graph_object(name, dtype)
         if prepared:
@@ -126,7 +126,7 @@ def test_pickle_and_copy(name):
         assert copy.copy(graph) is graph
         assert copy.deepcopy([graph])[0] is graph
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            assert_same_object(pickle.loads(pickle.dumps(graph, protocol)), graph)
+            assert_equal_objects(pickle.loads(pickle.dumps(graph, protocol)), graph)
         buffers = []
         text = pickle.dumps(graph, protocol=5, buffer_callback=buffers.append)
         raw = [bytearray(b.raw()) for b in buffers]
@@ -134,7 +134,7 @@ def test_pickle_and_copy(name):
         other = pickle.loads(text, buffers=raw)
         for memory in raw:  # out-of-band buffers may be overwritten after loading
             memory[:] = b"\x7f" * len(memory)
-        assert_same_object(other, graph)
+        assert_equal_objects(other, graph)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_changed_pickles_are_refused(position, value, text):
 
 def test_prepare_returns_one_object(monkeypatch):
     assert all(graph.prepare() is graph for graph in map(build_graph_object, ("EdgeGraph", "Segments")))
-    *_, graph = random_graph(1)
-    built, release, build_reverse = [], threading.Event(), CSC._build_reverse
+    *_, graph = draw_edges_and_csc(1)
+    built, release, build_reverse = [], threading.Event(), CSC._build_reverse_orders
 
     def build_reverse_slowly(self):
         built.append(threading.get_ident())
         release.wait(10)
         return build_reverse(self)
 
-    monkeypatch.setattr(CSC, "_build_reverse", build_reverse_slowly)
+    monkeypatch.setattr(CSC, "_build_reverse_orders", build_reverse_slowly)
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(graph.prepare) for _ in range(8)]
         threading.Timer(0.05, release.set).start()
@@ -185,7 +185,7 @@ def test_prepare_returns_one_object(monkeypatch):
 # Segments: the order and offsets are compared with a loop over members.
 
 
-def group_by_loop(index, num_segments):
+def group_members_by_loop(index, num_segments):
     members = [[] for _ in range(num_segments)]
     for m, s in enumerate(index):
         members[s].append(m)
@@ -193,7 +193,7 @@ def group_by_loop(index, num_segments):
 
 
 def check_segments(segments, index, num_segments):
-    members = group_by_loop(index, num_segments)
+    members = group_members_by_loop(index, num_segments)
     ends = itertools.pairwise(segments.offsets)
     assert [segments.order[a:b].tolist() for a, b in ends] == members
     assert segments.offsets.shape == (num_segments + 1,)
@@ -211,18 +211,18 @@ def check_segments(segments, index, num_segments):
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=30))))
-def test_order_and_offsets_equal_a_loop(case):
+def test_segment_order_and_offsets_equal_a_loop(case):
     num_segments, index = case
     for dtype in INDEX:
         check_segments(Segments(np.array(index, dtype), num_segments), index, num_segments)
 
 
 @pytest.mark.parametrize("num_segments", [0, 1, 4])
-def test_no_members(num_segments):
+def test_segments_accept_no_members(num_segments):
     check_segments(Segments(np.array([], np.int32), num_segments), [], num_segments)
 
 
-def test_an_index_that_is_not_contiguous():
+def test_segments_accept_noncontiguous_index():
     check_segments(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
 
 

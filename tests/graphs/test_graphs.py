@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from test_graph_objects import INDEX, csc_arguments, int_array, random_graph
+from test_graph_objects import INDEX, csc_arguments, draw_edges_and_csc, int_array
 
 import trigraph
 from trigraph import CSC
 
 
-def test_sizes_that_follow_from_arrays():
+def test_csc_infers_sizes_from_arrays():
     assert CSC(**csc_arguments()).max_in_degree == 2
     assert CSC(int_array(0, 0, 2), int_array(0, 1)).edge_ids.tolist() == [0, 1]
     assert CSC(int_array(0, 0, 2), int_array(0, 1), num_edges=5).num_edges == 5
@@ -25,7 +25,7 @@ def test_sizes_that_follow_from_arrays():
 # The order by source
 
 
-def sort_by_loop(keys, num_keys):
+def find_offsets_and_order_by_loop(keys, num_keys):
     groups = [[p for p, key in enumerate(keys) if key == k] for k in range(num_keys)]
     offsets = np.cumsum([0, *(len(g) for g in groups)])
     return offsets.tolist(), [p for group in groups for p in group]
@@ -40,22 +40,26 @@ def test_reverse_order_against_brute_force(data, index):
             for size in (n_src, n_dst, n_rows)]  # fmt: skip
     src, dst, rows = ends
     graph = CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
-    offsets, order = sort_by_loop(dst, n_dst)
+    offsets, order = find_offsets_and_order_by_loop(dst, n_dst)
     assert graph.offsets.tolist() == offsets
     assert graph.indices.tolist() == src[order].tolist()
     assert graph.edge_ids.tolist() == rows[order].tolist()
     assert graph.max_in_degree == max(np.diff(offsets), default=0)
     reverse = graph.prepare()
     assert reverse.destinations.tolist() == sorted(dst.tolist())
-    assert (reverse.src_offsets.tolist(), reverse.src_positions.tolist()) == sort_by_loop(graph.indices, n_src)
-    assert (reverse.row_offsets.tolist(), reverse.row_positions.tolist()) == sort_by_loop(graph.edge_ids, n_rows)
+    assert (reverse.src_offsets.tolist(), reverse.src_positions.tolist()) == find_offsets_and_order_by_loop(
+        graph.indices, n_src
+    )
+    assert (reverse.row_offsets.tolist(), reverse.row_positions.tolist()) == find_offsets_and_order_by_loop(
+        graph.edge_ids, n_rows
+    )
     assert {array.dtype for array in reverse} == {np.dtype(index)}
 
 
 # Constructors
 
 
-def test_from_coo_sizes():
+def test_from_coo_infers_or_accepts_sizes():
     src, dst = int_array(0, 4), int_array(2, 1)
     for counts, sizes in [((), (5, 5)), ((6,), (6, 6)), ((None, 7), (7, 7)), ((5, 3), (5, 3)), ((8, 9), (8, 9))]:
         graph = CSC.from_coo(src, dst, *counts)
@@ -64,7 +68,7 @@ def test_from_coo_sizes():
     assert CSC.from_coo(src, dst, edge_ids=int_array(3, 1)).num_edges == 4
 
 
-def test_from_edge_index():
+def test_from_edge_index_equals_from_coo():
     edge_index = np.array([[0, 1, 3, 3], [2, 2, 0, 2]])
     graph = CSC.from_edge_index(edge_index)
     expected = CSC.from_coo(edge_index[0], edge_index[1])
@@ -137,7 +141,7 @@ def test_from_scipy_ignores_unused_space(matrix_format, surplus):
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, weights, graph)[0], expected, rtol=1e-14, atol=1e-14)
 
 
-def count_adjacencies(graph, rows):
+def list_adjacencies(graph, rows):
     """Return the sorted triples (source, destination, networkx edge), one per position."""
     destinations = graph.prepare().destinations
     return sorted(
@@ -146,7 +150,7 @@ def count_adjacencies(graph, rows):
 
 
 @pytest.mark.parametrize("kind", [nx.DiGraph, nx.Graph, nx.MultiGraph])
-def test_from_networkx(kind):
+def test_from_networkx_shares_rows_of_undirected_edges(kind):
     """Both directions of an undirected edge share one row of edge arrays; a self-loop has only one position."""
     g = kind([("a", "b"), ("c", "b"), ("b", "b"), ("c", "a"), ("a", "c")])
     graph = CSC.from_networkx(g)
@@ -156,15 +160,15 @@ def test_from_networkx(kind):
     expected = [(number[u], number[v], e) for e, pairs in zip(edges, ends, strict=True) for u, v in pairs]
     assert graph.num_edges == len(edges)
     assert graph.num_positions == len(expected) == (1 if g.is_directed() else 2) * len(edges) - (not g.is_directed())
-    assert count_adjacencies(graph, edges) == sorted(expected)
+    assert list_adjacencies(graph, edges) == sorted(expected)
 
 
-def test_from_networkx_multigraph_and_nodes():
+def test_from_networkx_keeps_parallel_edges_and_isolated_nodes():
     g = nx.MultiDiGraph([(0, 1), (0, 1), (2, 1)])
     g.add_node(7)
     graph = CSC.from_networkx(g)
     assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (3, 3, 4)
-    assert count_adjacencies(graph, list(g.edges)) == [(0, 1, (0, 1, 0)), (0, 1, (0, 1, 1)), (2, 1, (2, 1, 0))]
+    assert list_adjacencies(graph, list(g.edges)) == [(0, 1, (0, 1, 0)), (0, 1, (0, 1, 1)), (2, 1, (2, 1, 0))]
     for empty in (nx.Graph(), nx.DiGraph(), nx.empty_graph(3)):
         graph = CSC.from_networkx(empty)
         assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (0, 0, len(empty))
@@ -176,7 +180,7 @@ def test_from_networkx_multigraph_and_nodes():
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 def test_renumbering_permutes_results(dtype, backend):
-    src, dst, rows, _ = random_graph(0, 59, 59, 300, 200, dtype)
+    src, dst, rows, _ = draw_edges_and_csc(0, 59, 59, 300, 200, dtype)
     graph = CSC.from_coo(src, dst, 60, 60, rows, 200)  # the last node is isolated
     other, order = graph.renumbered()
     assert order.dtype == other.offsets.dtype == dtype
@@ -185,11 +189,11 @@ def test_renumbering_permutes_results(dtype, backend):
     # Sums of products of small integers are exact in any order.
     x, g, weights = (rng.integers(-3, 4, shape).astype(float) for shape in ((60, 8), (60, 8), 200))
 
-    def compute_results(graph, x, g):
+    def aggregate_with_gradients(graph, x, g):
         out = trigraph.agg_weighted_n2n_fwd(x, weights, graph, backend=backend).output_embedding
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
-    expected, got = compute_results(graph, x, g), compute_results(other, x[order], g[order])
+    expected, got = aggregate_with_gradients(graph, x, g), aggregate_with_gradients(other, x[order], g[order])
     for right, reordered in zip(expected[:2], got[:2], strict=True):  # these results have one row per node
         np.testing.assert_array_equal(reordered, right[order])
     np.testing.assert_array_equal(got[2], expected[2])  # this result has one row per edge
@@ -202,7 +206,7 @@ def test_neighbours_of_a_shuffled_path_are_next_to_each_other():
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
-def test_graphs_without_edges(nodes):
+def test_renumbering_accepts_graphs_without_edges(nodes):
     graph, order = CSC(np.zeros(nodes + 1, int), np.empty(0, int), num_edges=2).renumbered()
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (nodes, nodes, 2)
     assert sorted(order) == list(range(nodes))

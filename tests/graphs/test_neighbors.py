@@ -10,7 +10,7 @@ from ase.build import add_adsorbate, bulk, fcc111, molecule
 from table_calls import assert_raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
+from trigraph.graphs.neighbors import find_neighbor_pairs, find_neighbors_of_molecules
 
 
 def ethanol_crystal():
@@ -72,7 +72,7 @@ def find_neighbors_by_loop(atoms, cutoff):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_structures(name, neighbor_backend):
+def test_neighbors_of_structures_equal_a_loop(name, neighbor_backend):
     build, cutoff = STRUCTURES[name]
     atoms = build()
     graph, vec, offset, shifts = EdgeGraph.from_ase(atoms, cutoff)
@@ -92,7 +92,7 @@ def test_structures(name, neighbor_backend):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
-def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
+def test_atoms_moved_by_cells_keep_neighbors(pbc, dtype, neighbor_backend):
     """Atoms moved by whole cells keep their neighbours; moves beyond a limit raise an error that names the atom."""
     # The lattice components are exact in binary, so that moved positions are exact up to float32's limit.
     cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
@@ -142,7 +142,7 @@ def test_atoms_far_away_without_a_cell(away, neighbor_backend):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("away", [0.0, 1e3, 1e20, 1e37])
-def test_molecules_in_one_search(away, dtype, neighbor_backend):
+def test_joint_search_equals_searches_of_single_molecules(away, dtype, neighbor_backend):
     """Overlapping molecules have no edges between them; distant atoms do not reduce the precision elsewhere."""
     rng = np.random.default_rng(5)
     molecule_index = rng.integers(12, size=90)
@@ -154,7 +154,7 @@ def test_molecules_in_one_search(away, dtype, neighbor_backend):
     alone = []
     for molecule_of in range(12):
         atoms = np.flatnonzero(molecule_index == molecule_of)
-        src, dst, shifts, offset = neighbors(positions[atoms], 2.0, None, False)
+        src, dst, shifts, offset = find_neighbor_pairs(positions[atoms], 2.0, None, False)
         alone.append((atoms[src], atoms[dst], shifts, offset))
     columns = [np.concatenate(parts) for parts in zip(*alone, strict=True)]
     order = np.argsort(columns[0], kind="stable")
@@ -175,7 +175,7 @@ def test_few_atoms_in_a_large_cell(length, neighbor_backend):
 
 
 @pytest.mark.parametrize("unit", [1e-140, 1e-100, 1e-9, 1e9, 1e100, 1e140])
-def test_lengths_in_any_unit(unit, neighbor_backend):
+def test_neighbors_do_not_depend_on_length_unit(unit, neighbor_backend):
     atoms = ethanol_crystal()
     for pbc in (True, False):
         plain = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
@@ -185,7 +185,7 @@ def test_lengths_in_any_unit(unit, neighbor_backend):
         np.testing.assert_array_equal(scaled.shifts, plain.shifts)
 
 
-def test_atoms_far_above_a_slab(neighbor_backend):
+def test_atoms_far_above_slab_lose_their_neighbors(neighbor_backend):
     atoms = slab_with_adsorbate()
     atoms.rotate(33, (1, 2, 3), rotate_cell=True)
     near = EdgeGraph.from_ase(atoms, 2.0)
@@ -205,7 +205,7 @@ def test_atoms_far_above_a_slab(neighbor_backend):
 
 @pytest.mark.parametrize("n", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_neighbors(n, dtype, neighbor_backend):
+def test_search_without_neighbors_gives_empty_arrays(n, dtype, neighbor_backend):
     graph, vec, offset, shifts = EdgeGraph.from_positions(np.zeros((n, 3), dtype), 1.0)
     assert (graph.num_nodes, graph.num_edges) == (n, 0)
     assert vec.shape == offset.shape == shifts.shape == (0, 3)
@@ -254,7 +254,7 @@ BAD_POSITIONS = [
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), BAD_POSITIONS, ids=range(len(BAD_POSITIONS)))
-def test_bad_positions(changes, error, text):
+def test_bad_search_arguments_are_refused(changes, error, text):
     arguments = {"positions": np.eye(3), "cutoff": 2.0} | changes
     with np.errstate(invalid="ignore"):
         assert_raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)

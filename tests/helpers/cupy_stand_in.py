@@ -104,7 +104,7 @@ class TrackedMemory:
     def record_write(self):
         self.stream, self.time = state.stream, next(state.clock)
 
-    def record_use(self):
+    def check_use(self):
         if self.device != state.device:
             raise DeviceMisuse(f"an array on device {self.device} is used while device {state.device} is current")
         latest = max(self.stream.finished_before, state.stream.seen.get(self.stream, 0))
@@ -115,7 +115,7 @@ class TrackedMemory:
 def _to_numpy(value):
     """Replace the stand-in's arrays, also in lists and tuples, by NumPy arrays."""
     if isinstance(value, ndarray):
-        value.memory.record_use()
+        value.memory.check_use()
         return value.array
     if isinstance(value, (list, tuple)):
         return type(value)(map(_to_numpy, value))
@@ -201,7 +201,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return ndarray(selected, self.memory) if shares else ndarray(np.asarray(selected))
 
     def __setitem__(self, key, value):
-        self.memory.record_use()
+        self.memory.check_use()
         self.array[_to_numpy(key)] = _to_numpy(value)
         self.memory.record_write()
         state.launches += 1
@@ -264,7 +264,7 @@ class CompiledKernel:
         if any(n > limit for n, limit in zip(grid, DeviceContext.largest_grid, strict=False)):
             raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
-        parameters = library.layout(self.name).flat
+        parameters = library.parameter_layout(self.name).flat
         host_args = [
             None if p.is_pointer and not isinstance(a, ndarray) else _to_numpy(a)
             for a, p in zip(args, parameters, strict=True)
@@ -294,7 +294,7 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
     return f"{family}\n{name}".encode(), {name: "function"}
 
 
-def capture_stream():
+def simulate_capture():
     """Return a context manager that simulates a stream capture: any synchronisation raises an error."""
     return mock.patch.object(state, "capturing", True)
 
@@ -311,7 +311,7 @@ def asnumpy(value):
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
-def draw_on_device(op, dtype=np.float32, **options):
+def draw_on_host_and_device(op, dtype=np.float32, **options):
     """Return random arguments of an operator on the host, and copies on the device."""
     values = draw_operator_arguments(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tensors import convert_to_tensors
 
-from trigraph.benchmarks.gemnet import load_fairchem_layers, load_mattergen_layers, number_members
+from trigraph.benchmarks.gemnet import compute_indices_within_lists, load_fairchem_layers, load_mattergen_layers
 
 # Most sizes are different, so that swapped axes cause an error.
 WIDTHS = {
@@ -43,7 +43,7 @@ RADIAL, SPHERICAL = WIDTHS["num_radial"], WIDTHS["num_spherical"]
 RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
-def read_widths(block):
+def select_block_widths(block):
     """Return the widths that a block's constructor accepts, by argument name."""
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
@@ -52,7 +52,7 @@ def _list_triplets(inputs, outputs, at):
     """Pair each input edge with the output edges that end (at=1) or begin (at=0) at the input edge's target."""
     adjacent = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(adjacent)
-    return {"in": into, "out": out, "out_agg": number_members(out)}
+    return {"in": into, "out": out, "out_agg": compute_indices_within_lists(out)}
 
 
 def _list_quadruplets(main, qint):
@@ -62,7 +62,7 @@ def _list_quadruplets(main, qint):
     out = after["out"][joined]
     distinct = main[0][out] != main[0][before["in"][first]]
     out, first = out[distinct], first[distinct]
-    return {"out": out, "trip_in_to_quad": first, "out_agg": number_members(out), "triplet_in": before}
+    return {"out": out, "trip_in_to_quad": first, "out_agg": compute_indices_within_lists(out), "triplet_in": before}
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class NeighborStructure:
         return {
             "main": main,
             "qint": qint,
-            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": number_members(aeaint[1])},
-            "a2a": {"edge_index": aint, "target_neighbor_idx": number_members(aint[1])},
+            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": compute_indices_within_lists(aeaint[1])},
+            "a2a": {"edge_index": aint, "target_neighbor_idx": compute_indices_within_lists(aint[1])},
             "id_swap": np.roll(np.arange(2 * half), -half),
             "e2e": _list_triplets(main, main, at=1),
             "a2e": _list_triplets(aeaint, main, at=1),
@@ -112,7 +112,7 @@ def draw_molecule(num_atoms, neighbors):
     return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def _set_scale_factors(model):
+def _draw_scale_factors(model):
     """Set the scale factors to random values other than 1 and 0 (fairchem's value for unfitted factors)."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -120,7 +120,7 @@ def _set_scale_factors(model):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
 
 
-def list_block_inputs(structure):
+def describe_block_inputs(structure):
     """Map each input of a block to its width and the atom to which each row belongs."""
     lists = structure.index_lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
@@ -153,11 +153,11 @@ class FairchemBlock(torch.nn.Module):
             self.mlp_sbf_qint = efficient.BasisEmbedding(RADIAL, SBF, SPHERICAL**2)
             self.mlp_rbf_aint = efficient.BasisEmbedding(RADIAL, RBF)
             every = {f"{name}_interaction": True for name in ("quad", "atom_edge", "edge_atom", "atom")}
-            sizes = read_widths(block.InteractionBlock)
+            sizes = select_block_widths(block.InteractionBlock)
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
-        _set_scale_factors(self)
+        _draw_scale_factors(self)
 
-    rows = staticmethod(list_block_inputs)
+    rows = staticmethod(describe_block_inputs)
 
     def forward(self, x, lists):
         """Return the updated embeddings of atoms and edges; the block is called as in GemNetOC.forward."""
@@ -168,27 +168,31 @@ class FairchemBlock(torch.nn.Module):
             for name in ("a2a", "a2ee2a")
         }
 
-        def padded_indices(name):
+        def select_spherical_indices(name):
             return {"idx_sph_outer": lists[name]["out"], "idx_sph_inner": lists[name]["out_agg"]}
 
         qint = {
             "rad": mlp["rbf_qint"](x["rad"]),
             "cir": mlp["cbf_qint"](x["rad_qint"], x["cir_qint"], idx_sph_outer=quad["triplet_in"]["out"]),
-            "sph": mlp["sbf_qint"](x["rad_sph"], x["sph"], **padded_indices("quad")),
+            "sph": mlp["sbf_qint"](x["rad_sph"], x["sph"], **select_spherical_indices("quad")),
         }
         a2e = {
             "rad": mlp["rbf_aeint"](x["rad_aeaint"]),
-            "cir": mlp["cbf_aeint"](x["rad_a2e"], x["cir_a2e"], **padded_indices("a2e")),
+            "cir": mlp["cbf_aeint"](x["rad_a2e"], x["cir_a2e"], **select_spherical_indices("a2e")),
         }
         e2a = {
             "rad": mlp["rbf_eaint"](x["rad"]),
             "cir": mlp["cbf_eaint"](
-                x["rad_e2a"], x["cir_e2a"], **atom_lists["a2ee2a"], **padded_indices("e2a"), num_atoms=num_atoms
+                x["rad_e2a"],
+                x["cir_e2a"],
+                **atom_lists["a2ee2a"],
+                **select_spherical_indices("e2a"),
+                num_atoms=num_atoms,
             ),
         }
         e2e = {
             "rad": mlp["rbf_tint"](x["rad"]),
-            "cir": mlp["cbf_tint"](x["rad_e2e"], x["cir_e2e"], **padded_indices("e2e")),
+            "cir": mlp["cbf_tint"](x["rad_e2e"], x["cir_e2e"], **select_spherical_indices("e2e")),
         }
         h, m = self.block(
             h=x["h"],
@@ -223,14 +227,16 @@ class MatterGenBlock(torch.nn.Module):
             self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(SPHERICAL, RADIAL, CBF)
             self.mlp_rbf_h = dense.Dense(RADIAL, RBF, activation=None, bias=False)
             make = block.InteractionBlockTripletsOnly
-            self.block = make(**read_widths(make), activation="swish", scale_file="none.json")
-        _set_scale_factors(self)
+            self.block = make(**select_block_widths(make), activation="swish", scale_file="none.json")
+        _draw_scale_factors(self)
 
     @staticmethod
-    def rows(structure):
-        """Return the entries of `list_block_inputs` that this block uses."""
+    def describe_inputs(structure):
+        """Return the entries of `describe_block_inputs` that this block uses."""
         return {
-            n: row for n, row in list_block_inputs(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
+            n: row
+            for n, row in describe_block_inputs(structure).items()
+            if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
         }
 
     def forward(self, x, lists):

@@ -97,7 +97,7 @@ def install_cuda_graphs(monkeypatch):
     for name, value in replacements.items():
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):
-        monkeypatch.setattr(module, "is_captured", lambda device: True)
+        monkeypatch.setattr(module, "uses_cuda_graph", lambda device: True)
     # trigraph's CPU activation kernels are not torch operations, so the recorder would miss them.
     monkeypatch.setattr(activations, "_kernel_supports", lambda *tensors: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)

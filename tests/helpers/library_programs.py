@@ -21,7 +21,7 @@ def array_pointer(array):
     return array.ctypes.data_as(ctypes.c_void_p)
 
 
-def compile_fortran(folder, source):
+def compile_and_run_fortran(folder, source):
     """Compile a Fortran program with the installed library, using pkg-config; return its output."""
     path = folder / "program.f90"
     path.write_text(source)

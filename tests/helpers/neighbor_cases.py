@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trigraph.graphs.neighbors import neighbors
+from trigraph.graphs.neighbors import find_neighbor_pairs
 
 CUTOFF = 1.0
 STRUCTURE_TYPES = ("crystal", "skewed", "tiny", "slab", "wire", "molecule", "cluster", "lattice", "unwrapped", "empty")
@@ -52,7 +52,7 @@ def find_edges_on_cpu(pos, of_atom, cells, flags, cutoff=CUTOFF):
     columns = [np.zeros((0, 5), np.int64)]
     for s, (cell, periodic) in enumerate(zip(cells, flags, strict=True)):
         atoms = np.flatnonzero(of_atom == s)
-        src, dst, shifts, _ = neighbors(pos[atoms], cutoff, cell, periodic)
+        src, dst, shifts, _ = find_neighbor_pairs(pos[atoms], cutoff, cell, periodic)
         columns.append(np.column_stack([atoms[src], atoms[dst], shifts]))
     edges = np.concatenate(columns)
     return edges[np.lexsort(edges.T[::-1])]

@@ -16,7 +16,7 @@ from trigraph.torch import compile_potential
 CALLS = 200
 
 
-class Counter(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts torch operations, except views, allocations and detach."""
 
     count = 0
@@ -26,10 +26,10 @@ class Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def measure(step, graphs):
+def measure_step(step, graphs):
     """Return one step's numbers of operations and replays, and the fastest step's time in milliseconds."""
     before = sum(graph.replays for graph in graphs)
-    with Counter() as counter:
+    with OperationCounter() as counter:
         step()
     replays, times = sum(graph.replays for graph in graphs) - before, []
     for _ in range(CALLS):
@@ -50,11 +50,11 @@ def main():
         neighbors = model.neighbors(pos, cell=cell)
         labels = {"forces": torch.zeros_like(pos)}
 
-        def loss(structures, labels):
+        def compute_force_loss(structures, labels):
             differences = structures.energy_forces_stress().forces - labels["forces"]
             return (differences.square().sum(1) * structures.real_atoms).sum()
 
-        train = captured.training_step(loss)
+        train = captured.training_step(compute_force_loss)
         given = {"cell": cell, "neighbors": neighbors}
         steps = {
             "energy and forces": lambda: captured.energy_forces_stress(z, pos, **given),
@@ -69,7 +69,7 @@ def main():
 
         monkeypatch.setattr(graph_stand_in.CUDAGraph, "replay", count_replay)
         for name, step in steps.items():
-            count, replays, milliseconds = measure(step, graphs)
+            count, replays, milliseconds = measure_step(step, graphs)
             print(f"| {name} | {replays} | {count} | {milliseconds:.2f} |")
 
 

@@ -21,7 +21,7 @@ def make_crystal():
     return atoms
 
 
-class Pairs(Potential):
+class PairPotential(Potential):
     """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
 
     cutoff = 4.5

@@ -41,7 +41,7 @@ def draw_operator_arguments(
     graph = GRAPHS[spec.graph](chosen, index, rng) if graph is None else graph
     graphs = graph if isinstance(graph, dict) else {"graph": graph}
     setting = {a.name: a.choices[-1] for a in op.attributes if a.choices} | (setting or {})
-    case = cases.assemble_case(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
+    case = cases.draw_case_on_graphs(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
     values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{spec.name}_fwd"]
@@ -50,21 +50,21 @@ def draw_operator_arguments(
     return values
 
 
-def list_graphs(op, values):
+def select_graph_arguments(op, values):
     """Return the graph objects among the arguments of `op`."""
-    return {a.name: values[a.name] for a in op.graph.arguments} if op.graph else {}
+    return {a.name: values[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
 
 
-def map_fields(op, result):
+def map_fields_to_arrays(op, result):
     """Map the result fields of `op` to their arrays, without the fields that the choices exclude."""
-    if op.single:
+    if op.returns_array:
         return {op.fields[0].name: result}
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
 
 
 def compute_fields(op, values, **keywords):
     """Call the public function of `op`; return its result as a mapping from field to array."""
-    return map_fields(op, FUNCTIONS[op.name](**values, **keywords))
+    return map_fields_to_arrays(op, FUNCTIONS[op.name](**values, **keywords))
 
 
 def assert_accurate(op, values, got, chunked, expected=None):
@@ -72,7 +72,7 @@ def assert_accurate(op, values, got, chunked, expected=None):
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy_tolerance(chunked, evaluate(op.definition.terms, sizes))
     expected = expected or compute_with_judge(op, values)
-    for field in op.list_returned(values, sizes):
+    for field in op.list_returned_fields(values, sizes):
         dtype = str(values[op.definition.inputs[0].name].dtype)
         error = compute_field_error(got[field.name], field, expected[field.name], dtype)
         assert error <= (0 if field.index else tolerance), field.name

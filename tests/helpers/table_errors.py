@@ -4,23 +4,23 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_operator_arguments, list_graphs
+from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_operator_arguments, select_graph_arguments
 
 from trigraph.backends import FUNCTIONS
-from trigraph.checks import evaluate_shape, find_choice
+from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.table import SYMBOLS, find_names
 
 PRESENT_ARGUMENTS = [
-    (op, a) for op in OPS_WITH_BWD3 for a in op.select_present(draw_operator_arguments(op))
+    (op, a) for op in OPS_WITH_BWD3 for a in op.select_present_arguments(draw_operator_arguments(op))
 ]  # only arguments that occur in the random calls
 
 
 def find_sizes(op, values):
     """Return the size of every symbol in a valid call, or its typical size if no argument determines it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
-    sizes |= {a.name: find_choice(a.choices, values[a.name]) for a in op.attributes if a.choices}
-    sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
-    sizes |= {s: op.graph.find(s, values) for s in (op.graph.sizes if op.graph else ())}
+    sizes |= {a.name: find_choice_index(a.choices, values[a.name]) for a in op.attributes if a.choices}
+    sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional_names}
+    sizes |= {s: op.graph_kind.find_attribute(s, values) for s in (op.graph_kind.sizes if op.graph_kind else ())}
     for a in op.definition.inputs:
         sizes |= {dim: n for dim, n in zip(a.dims, values[a.name].shape, strict=True) if dim.isidentifier()}
     for symbol in set(op.definition.symbols) - sizes.keys():
@@ -29,7 +29,7 @@ def find_sizes(op, values):
 
 
 def describe_limits(op, symbol):
-    maximum = op.definition.symbol(symbol).maximum
+    maximum = op.definition.get_limited_symbol(symbol).maximum
     return f">= {SYMBOLS[symbol].minimum}" + (f" and <= {maximum}" if maximum is not None else "")
 
 
@@ -45,7 +45,7 @@ def describe_shape(array, sizes, free=()):
     return f"{format_tuple(array.dims)} = {format_tuple(numbers)}"
 
 
-def describe_indivisible_axis(op, array, shape, axis, sizes):
+def make_indivisible_axis_pattern(op, array, shape, axis, sizes):
     """Return a pattern for the error message about an axis whose length no integer value of its symbol yields."""
     symbol = find_defined_symbol(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(find_names(array.dims[axis]) - {symbol})]
@@ -56,8 +56,8 @@ def describe_indivisible_axis(op, array, shape, axis, sizes):
 
 def find_defined_symbol(op, array, axis):
     """Return the symbol whose size this axis defines, or None if earlier axes determine its size."""
-    bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
-    bound |= {f"has_{n}" for n in op.definition.optional}
+    bound = {a.name for a in op.attributes} | set(op.graph_kind.sizes if op.graph_kind else ())
+    bound |= {f"has_{n}" for n in op.definition.optional_names}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
             free = find_names(dim) - bound
@@ -86,7 +86,7 @@ def describe_array_kind(op, array):
         if symbol is None:
             axes.add("known")
         else:
-            bounds = (SYMBOLS[symbol].minimum > 0, op.definition.symbol(symbol).maximum is not None)
+            bounds = (SYMBOLS[symbol].minimum > 0, op.definition.get_limited_symbol(symbol).maximum is not None)
             axes.add(f"{'free' if dim == symbol else 'solved'} {bounds}")
     role = re.match("(gg_|grad_)?", array.name)[0]
     return (*(getattr(array, n) for n in CHECKED_ATTRIBUTES), role, array is op.binding_order[0], *sorted(axes))
@@ -109,25 +109,27 @@ ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
 ATTRIBUTES = [(op, a) for op in OPS_WITH_BWD3 for a in op.attributes]
 WIDTHS = pick_one_per_kind(
-    [p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, label_parameter
+    [p for p in ATTRIBUTES if p[1].is_size],
+    lambda op, a: op.definition.get_limited_symbol(a.name).maximum,
+    label_parameter,
 )
 NUMBERS = pick_one_per_kind([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, label_parameter)
 CHOICES = pick_one_per_kind([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, label_parameter)
 FIELDS = pick_one_per_kind(
     [(op, f) for op in OPS_WITH_BWD3 for f in op.fields if f.name in compute_fields(op, draw_operator_arguments(op))],
-    lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
+    lambda op, f: (op.returns_array, op.accepts_wrt, f.index, f.column, len(f.dims)),
     label_parameter,
 )
 EACH_OPERATOR = pick_one_per_kind(
     [(op,) for op in OPS_WITH_BWD3],
-    lambda op: (op.order, op.single, op.definition.graph, bool(op.definition.given_back)),
+    lambda op: (op.order, op.returns_array, op.definition.graph, bool(op.definition.given_back)),
     lambda op: op.name,
 )
 EACH_GRAPH = pick_one_per_kind(
-    [(op,) for op in OPS_WITH_BWD3 if op.graph], lambda op: op.definition.graph, lambda op: op.name
+    [(op,) for op in OPS_WITH_BWD3 if op.graph_kind], lambda op: op.definition.graph, lambda op: op.name
 )
 SELECTIVE = pick_one_per_kind(
-    [(op,) for op in OPS_WITH_BWD3 if op.selective], lambda op: op.definition.graph, lambda op: op.name
+    [(op,) for op in OPS_WITH_BWD3 if op.accepts_wrt], lambda op: op.definition.graph, lambda op: op.name
 )
 
 
@@ -137,7 +139,7 @@ def assert_refused(op, values, error, text, **keywords):
     assert_raises(error, text, FUNCTIONS[op.name], **values, **keywords)
 
 
-def empty_array(shape, order="C", offset=0, dtype="float64"):
+def allocate_with_offset(shape, order="C", offset=0, dtype="float64"):
     """Return an uninitialised array that begins `offset` bytes after an aligned address."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 16, np.uint8)
@@ -151,7 +153,7 @@ def list_wrong_values(name, value, op):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
         variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
         return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
-    if name in list_graphs(op, draw_operator_arguments(op)):
+    if name in select_graph_arguments(op, draw_operator_arguments(op)):
         return [
             draw_operator_arguments(op, seed=2)[name],
             draw_operator_arguments(op, index=np.int32)[name],

@@ -42,7 +42,7 @@ def install_torch_and_cupy(monkeypatch, cache):
     torch.compiler.reset()  # import torch's compiler, which lists torch functions, before they are replaced
     cupy = cupy_stand_in.install_cupy(monkeypatch, cache)
     state = SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[])
-    arrays._wrap_stream.cache_clear()
+    arrays._make_cupy_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded_streams.append((t.data_ptr(), s)))
@@ -55,13 +55,13 @@ def install_torch_and_cupy(monkeypatch, cache):
     monkeypatch.setattr(torch.Tensor, "to", _replace_device_by_cpu(torch.Tensor.to))
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
 
-    def view_as_cupy(array):
+    def view_as_tensor(array):
         return torch.from_numpy(array.array) if type(array) is cupy_stand_in.ndarray else from_dlpack(array)
 
     def use_stream(chosen):
         return mock.patch.object(state, "stream", chosen or state.stream)
 
-    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", view_as_cupy)
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", view_as_tensor)
     for name in ("is_initialized", "is_available", "is_bf16_supported"):
         monkeypatch.setattr(torch.cuda, name, lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -28,7 +28,7 @@ def compute_padded_loss(structures, labels):
     return (found.energy.square() * real).sum() / real.sum() + found.forces.square().sum() / real.sum()
 
 
-def take_steps(model, batches, average):
+def take_training_steps(model, batches, average):
     """Take one SGD step per batch, after `average` has averaged the gradients; return the weights."""
     from trigraph.torch import compile_potential
 
@@ -49,7 +49,7 @@ def take_averaged_steps(model, batches):
         torch.distributed.all_reduce(gradient)
         gradient.div_(2)
 
-    return take_steps(model, batches, average)
+    return take_training_steps(model, batches, average)
 
 
 def run_rank(rank, folder, compute, arguments):

@@ -13,16 +13,16 @@ def thread_order(request):
 
 
 @pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
-def faults_fast(request):
+def fast_faults_library(request):
     """Return the library of faults.cu, also with ucontext fibers (used except on x86-64 and aarch64)."""
     return HostLibrary(build_test_library("faults", extra_flags=request.param))
 
 
 @pytest.fixture(scope="session")
-def faults_race():
+def race_faults_library():
     return HostLibrary(build_test_library("faults", "race"))
 
 
 @pytest.fixture
-def cupy(monkeypatch, tmp_path):
+def stand_in_cupy(monkeypatch, tmp_path):
     return cupy_stand_in.install_cupy(monkeypatch, tmp_path)

@@ -36,7 +36,7 @@ def require_compiler():
     skip_unless_available(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
-def get_rotation_number():
+def find_commit_number():
     """Return a number that selects the cases of `make test-all` that `make test` runs.
 
     The number changes with every commit or, outside a repository, every day.

@@ -36,18 +36,18 @@ class LaunchRecorder(HostLibrary):
         super().launch(name, *args)
 
 
-def run_family(family):
+def compute_and_judge_family(family):
     """Run all cases of a family, compare the results with the judge's, and return them."""
     place = Rehearsal()
     with place.fill_uninitialized():  # fills uninitialised workspace with NaN
-        return cases.compare_with_judge(family, place)
+        return cases.compare_kernels_with_judge(family, place)
 
 
 def check_family(family, path, order):
     """Assert that the cases launch all kernels, and that their results are bitwise identical in every thread order."""
     library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
-        fields = run_family(family)
+        fields = compute_and_judge_family(family)
     assert library.launched == set(list_reached_instances(family))
     first = _FIRST_RESULTS.setdefault(path, fields)
     assert fields.keys() == first.keys()
@@ -58,7 +58,7 @@ def check_family(family, path, order):
 _FIRST_RESULTS = {}
 
 
-def installed_library(family):
+def find_installed_library(family):
     """Return the path of a family's installed library."""
     return importlib.util.find_spec(f"trigraph.gpu._host_{family}").origin
 
@@ -76,7 +76,7 @@ def list_barriers(family):
 _SWITCH_DECLARATION = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
 
 
-def build_family_library(family, variant):
+def build_library_with_barrier_switch(family, variant):
     """Build a library whose barriers can be disabled (see `find_missing_barrier_error`); return its path."""
     require_compiler()
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def find_missing_barrier_error(family, library, barrier):
     Parameters
     ----------
     library
-        Path returned by `build_family_library`.
+        Path returned by `build_library_with_barrier_switch`.
     """
     opened = HostLibrary(library)
     switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")
@@ -107,7 +107,7 @@ def find_missing_barrier_error(family, library, barrier):
         first = None
         for order in ("random",) if "race" in Path(library).name else ORDERS:
             with using_host_library(opened, order, seed=5):
-                fields = run_family(family)
+                fields = compute_and_judge_family(family)
             first = first or fields
             for what, array in fields.items():
                 if array.tobytes() != first[what].tobytes():
@@ -119,7 +119,7 @@ def find_missing_barrier_error(family, library, barrier):
     return None
 
 
-def run_program(*arguments):
+def run_with_address_sanitizer(*arguments):
     """Run a test file in a new process that loads AddressSanitizer first.
 
     Returns

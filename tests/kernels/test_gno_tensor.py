@@ -9,7 +9,7 @@ from trigraph.graphs import CSC
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_gno_message(index):
+def test_gno_message_on_tensor_cores_is_accurate(index):
     """Results in all orders are accurate, for full and partial tiles and for zero to 40 edges per node."""
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, 0, 1, 15, 16, 17, 40, 3]).astype(index)

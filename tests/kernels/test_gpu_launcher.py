@@ -25,7 +25,7 @@ from trigraph import gpu
 from trigraph.backends import explain_unavailable
 from trigraph.gpu import cache, launcher
 from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
+from trigraph.gpu.launcher import HostLibrary, select_runtime, using_host_library
 
 FLOAT32, FLOAT64 = np.dtype("f4"), np.dtype("f8")
 
@@ -34,7 +34,7 @@ def test_source_parameters_equal_compiled_ones():
     """The parameters read from the source agree with those reported by the compiler, for every kernel instance."""
     for family in INSTANCES:
         compiled = launcher.list_kernel_parameters(HostLibrary(launcher.find_installed_library(family))._library)
-        assert {name: tuple(texts) for name, texts in launcher._read_build_parameters()[family].items()} == compiled
+        assert {name: tuple(texts) for name, texts in launcher._read_kernel_parameters()[family].items()} == compiled
 
 
 def test_missing_libraries_are_reported(monkeypatch):
@@ -45,9 +45,9 @@ def test_missing_libraries_are_reported(monkeypatch):
 
 
 @pytest.fixture
-def host():
+def host_runtime():
     with using_host_library(build_test_library("primitives")):
-        yield runtime(np.empty(0))
+        yield select_runtime(np.empty(0))
 
 
 @pytest.fixture
@@ -57,22 +57,22 @@ def requested_compilations():
 
 
 @pytest.fixture
-def device(host, monkeypatch, tmp_path, requested_compilations):
+def device_runtime(host_runtime, monkeypatch, tmp_path, requested_compilations):
     """A device's launcher, with the kernels of primitives.cu."""
     cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path / "cache")
 
-    def compile_using_nvrtc(source, options, filename, name_expressions):
+    def record_and_compile(source, options, filename, name_expressions):
         requested_compilations.append((options, filename, name_expressions, source))
         return cupy_stand_in.compile_using_nvrtc(source, options, filename, name_expressions)
 
-    cupy.cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
+    cupy.cuda.compiler.compile_using_nvrtc = record_and_compile
     for file in ("primitives.cu", "parts_table.cuh"):
         shutil.copy(HERE / file, tmp_path)
-    described = launcher.list_kernel_parameters(host.library("primitives")._library)
+    described = launcher.list_kernel_parameters(host_runtime.library("primitives")._library)
     monkeypatch.setattr(cache, "KERNELS", tmp_path)
-    monkeypatch.setattr(launcher, "_read_build_parameters", lambda: {"primitives": described})
+    monkeypatch.setattr(launcher, "_read_kernel_parameters", lambda: {"primitives": described})
     monkeypatch.setitem(INSTANCES, "primitives", OWN["primitives"])
-    return runtime(asarray(np.empty(0)))
+    return select_runtime(asarray(np.empty(0)))
 
 
 @pytest.fixture(params=["host", "device"])
@@ -101,7 +101,7 @@ def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=FLOAT32, grid
 BIG_ENDIAN = np.ones(32, ">f4")
 
 
-def test_right_arguments(any_runtime):
+def test_launch_accepts_right_arguments(any_runtime):
     assert (launch_scale(any_runtime) == 2).all()
     assert (any_runtime.name, any_runtime.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
 
@@ -120,7 +120,7 @@ def test_right_arguments(any_runtime):
         ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
     ],
 )
-def test_wrong_arguments(any_runtime, arguments, error, message):
+def test_wrong_launch_arguments_are_refused(any_runtime, arguments, error, message):
     with pytest.raises(error, match=message):
         launch_scale(any_runtime, **arguments)
 
@@ -132,16 +132,16 @@ def test_wrong_arguments(any_runtime, arguments, error, message):
         (np.frombuffer(bytearray(129), np.uint8)[1:].view(FLOAT32), "aligned"),
     ],
 )
-def test_read_only_and_unaligned_memory(host, y, message):
+def test_read_only_and_unaligned_memory(host_runtime, y, message):
     with pytest.raises(ValueError, match=message):
-        launch_scale(host, y=y)
+        launch_scale(host_runtime, y=y)
 
 
-def test_array_of_another_device(device):
-    with device.xp.cuda.Device(1):
+def test_array_of_another_device(device_runtime):
+    with device_runtime.xp.cuda.Device(1):
         x = asarray(float32_ones())
     with pytest.raises(ValueError, match="argument x is on device 1, but device 0 is current"):
-        launch_scale(device, x, n=np.int64(32))
+        launch_scale(device_runtime, x, n=np.int64(32))
 
 
 def launch_with_struct(place, out=None, given=None, **more):
@@ -185,7 +185,7 @@ REORDERED = ReorderedStruct(-7, np.bool_(True), 5, None)
         ({"out": STRUCT}, r"argument out must be a float64 array .* got a .*PrimitivesStruct"),
     ],
 )
-def test_wrong_argument_names(any_runtime, arguments, message):
+def test_wrong_argument_and_member_names_raise_type_error(any_runtime, arguments, message):
     """Invalid names, members and types are reported; arguments may be passed in any order."""
     with pytest.raises(TypeError, match=message):
         launch_with_struct(any_runtime, **arguments)
@@ -209,9 +209,9 @@ def test_an_integer_takes_the_type_of_its_parameter(any_runtime):
         ({"shared_mem": 300000}, "dynamic shared memory"),
     ],
 )
-def test_refused_launches(host, launch, message):
+def test_refused_launches(host_runtime, launch, message):
     with pytest.raises(ValueError, match=message):
-        launch_scale(host, **launch)
+        launch_scale(host_runtime, **launch)
 
 
 @pytest.mark.parametrize("grid", [(0,), (3, 0)])
@@ -220,21 +220,21 @@ def test_empty_grid_launches_nothing(any_runtime, requested_compilations, grid):
     assert not requested_compilations
 
 
-def test_the_library_is_restored(host):
+def test_using_host_library_restores_the_library(host_runtime):
     other = HostLibrary(build_test_library("faults"))
     with using_host_library(other, "reverse"):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
+        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
     with pytest.raises(ImportError):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
-    before = host.library("primitives")
+        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
+    before = host_runtime.library("primitives")
     with using_host_library(before.path) as another:
-        assert host.library("primitives") is another
-    assert host.library("primitives") is before
+        assert host_runtime.library("primitives") is another
+    assert host_runtime.library("primitives") is before
 
 
-def test_structs_are_passed_by_value(host):
+def test_structs_are_passed_by_value(host_runtime):
     """A struct becomes an array of rank 0 whose dtype has the same member offsets as in C++."""
-    signature, names = launcher.list_kernel_parameters(host.library("primitives")._library)["copy_scalars"]
+    signature, names = launcher.list_kernel_parameters(host_runtime.library("primitives")._library)["copy_scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
     ((first, end, dtype),) = launcher._find_structs(signature)
@@ -245,27 +245,27 @@ def test_structs_are_passed_by_value(host):
     assert (value.shape, value.item()) == ((), (True, -7, 2**40, 9))
 
 
-def cached_kernel(device, kernel="scale"):
+def get_cached_kernel(device, kernel="scale"):
     """Return the compiled kernel from the cache of a device's launcher."""
     return device._functions[0, "primitives", kernel, FLOAT32][0]
 
 
-def test_compiles_once_and_launches(device, requested_compilations):
-    assert runtime(asarray(float32_ones())) is device
-    launch_scale(device)
-    kernel = cached_kernel(device)
-    assert (launch_scale(device, factor=np.float32(3)) == 3).all()
-    assert cached_kernel(device) is kernel
+def test_kernel_is_compiled_once_per_dtype(device_runtime, requested_compilations):
+    assert select_runtime(asarray(float32_ones())) is device_runtime
+    launch_scale(device_runtime)
+    kernel = get_cached_kernel(device_runtime)
+    assert (launch_scale(device_runtime, factor=np.float32(3)) == 3).all()
+    assert get_cached_kernel(device_runtime) is kernel
     ((options, filename, names, source),) = requested_compilations
     assert (options, filename, names) == (cache.OPTIONS, "primitives.cu", ("scale<float>",))
     assert "thirds[4]" in source
     assert "#include" not in source
-    launch_scale(device, float64_ones(), float64_ones(), np.float64(2), dtype=FLOAT64)
+    launch_scale(device_runtime, float64_ones(), float64_ones(), np.float64(2), dtype=FLOAT64)
     assert [names for _, _, names, _ in requested_compilations] == [("scale<float>",), ("scale<double>",)]
 
 
-def test_next_process_uses_the_cache(device, requested_compilations, monkeypatch, tmp_path):
-    launch_scale(device)
+def test_next_process_uses_the_cache(device_runtime, requested_compilations, monkeypatch, tmp_path):
+    launch_scale(device_runtime)
     assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
     assert len(requested_compilations) == 1
     monkeypatch.setattr(cupy_stand_in.DeviceContext, "compute_capability", "80")
@@ -276,29 +276,29 @@ def test_next_process_uses_the_cache(device, requested_compilations, monkeypatch
     assert len(requested_compilations) == 3
 
 
-def test_kernels_of_a_call_are_compiled_ahead(device, requested_compilations, monkeypatch):
+def test_kernels_of_a_call_are_compiled_ahead(device_runtime, requested_compilations, monkeypatch):
     """The first launch compiles all kernels of its call, using threads; `gpu.compile` compiles those of an operator."""
     monkeypatch.setattr(launcher, "COMPILE_AHEAD", True)
     begun, kernels = threading.Event(), cache.list_related_instances("weighted", "sum_long_row_parts<float, int>")
-    real = device.xp.cuda.compiler.compile_using_nvrtc
+    real = device_runtime.xp.cuda.compiler.compile_using_nvrtc
 
     def compile_slowly(*args, **kwargs):
         begun.set()
         time.sleep(0.01)
         return real(*args, **kwargs)
 
-    device.xp.cuda.compiler.compile_using_nvrtc = compile_slowly
+    device_runtime.xp.cuda.compiler.compile_using_nvrtc = compile_slowly
     monkeypatch.setattr(cache, "KERNELS", Path(launcher.__file__).parent / "kernels")
-    device.compiled("weighted", "sum_long_row_parts<float, int>")
+    device_runtime.compiled("weighted", "sum_long_row_parts<float, int>")
     assert begun.is_set()
     for name in kernels:
-        assert device.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
+        assert device_runtime.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
     compiled = sorted(name for _, _, (name,), _ in requested_compilations)
     assert compiled == sorted(["sum_long_row_parts<float, int>", *kernels])
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
     assert gpu.compile("agg_weighted_n2n", np.float64) == len(requested_compilations) - len(kernels) - 1
     later = [name for _, _, (name,), _ in requested_compilations[len(kernels) + 1 :]]
-    assert {kind for name in later for kind in cache.parse_template_arguments(name)[0]} == {"double", "long long"}
+    assert {kind for name in later for kind in cache.parse_types_and_degrees(name)[0]} == {"double", "long long"}
 
 
 def flip_first_byte(code):
@@ -309,15 +309,15 @@ def flip_first_byte(code):
     "damage", [lambda code: b"", lambda code: code[:-1], flip_first_byte], ids=["empty", "cut", "flipped"]
 )
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_path, damage, renamed):
+def test_a_damaged_file_is_compiled_again(device_runtime, requested_compilations, tmp_path, damage, renamed):
     """A cached file that is empty, truncated, changed or renamed is compiled again; no other file remains."""
-    launch_scale(device)
+    launch_scale(device_runtime)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     if renamed:
         file.rename(file.with_name("function.cubin"))
-    assert device.cache.find("primitives", "scale<float>") is None
+    assert device_runtime.cache.find("primitives", "scale<float>") is None
     assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
     assert len(requested_compilations) == 2
     assert sorted(file.parent.iterdir()) == [file, file.parent / "lock"]
@@ -326,32 +326,32 @@ def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_pa
     assert len(requested_compilations) == 2
 
 
-def test_full_disk_leaves_no_partial_file(device, requested_compilations, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_partial_file(device_runtime, requested_compilations, tmp_path, monkeypatch):
     """If the disk is full, no partial file is left, and a temporary folder is used instead."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
-    def cut_file(path, code):
+    def write_until_disk_full(path, code):
         write(path, code[:3] if full in path.parents else code)
         if full in path.parents:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", cut_file)
-    assert (launch_scale(device) == 2).all()
+    monkeypatch.setattr(Path, "write_bytes", write_until_disk_full)
+    assert (launch_scale(device_runtime) == 2).all()
     assert [file.name for file in full.rglob("*") if file.is_file()] == ["lock"]
 
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
-def test_temporary_folder_replaces_the_cache(device, requested_compilations, monkeypatch, tmp_path, why):
+def test_temporary_folder_replaces_the_cache(device_runtime, requested_compilations, monkeypatch, tmp_path, why):
     """A temporary folder is used if CuPy's cache is in memory or its folder is not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", str(int(why == "in memory")))
-    assert (launch_scale(device) == 2).all()
+    assert (launch_scale(device_runtime) == 2).all()
     assert not (tmp_path / "kept").exists()
     assert len(requested_compilations) == 1
 
 
-def test_processes_compile_an_instance_once(tmp_path):
+def test_lock_makes_processes_compile_one_by_one(tmp_path):
     with cache._lock_folder(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", LOCK_PROGRAM, str(tmp_path)])
         while not (tmp_path / "ready").exists():
@@ -373,9 +373,9 @@ with _lock_folder(Path(sys.argv[1])):
 """
 
 
-def test_asks_for_more_shared_memory(device):
+def test_launch_raises_limit_of_shared_memory(device_runtime):
     for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
-        device.launch(
+        device_runtime.launch(
             "primitives",
             "reverse_in_dynamic_memory",
             (FLOAT32,),
@@ -384,13 +384,13 @@ def test_asks_for_more_shared_memory(device):
             out=asarray(float32_ones()),
             shared_mem=shared_mem,
         )
-        assert cached_kernel(device, "reverse_in_dynamic_memory").max_dynamic_shared_size_bytes == asked
+        assert get_cached_kernel(device_runtime, "reverse_in_dynamic_memory").max_dynamic_shared_size_bytes == asked
 
 
 @pytest.mark.parametrize(
     ("owner", "method"), [(cupy_stand_in.CompiledKernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
 )
-def test_refused_memory_passes_through(device, monkeypatch, owner, method):
+def test_launcher_keeps_no_array_after_memory_error(device_runtime, monkeypatch, owner, method):
     """After a MemoryError, the launcher keeps no array of the failed call alive, and the next call works."""
 
     class OutOfMemoryError(MemoryError):
@@ -404,15 +404,15 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     with monkeypatch.context() as refusing:
         refusing.setattr(owner, method, refuse_memory)
         with pytest.raises(OutOfMemoryError, match="512 bytes"):
-            launch_scale(device, workspace, n=np.int64(32))
+            launch_scale(device_runtime, workspace, n=np.int64(32))
     del workspace
     gc.collect()
     assert kept() is None
-    assert (launch_scale(device) == 2).all()
+    assert (launch_scale(device_runtime) == 2).all()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
-def test_compiling_ahead_without_cupy_says_what_to_install():
+def test_compile_without_cupy_names_package_to_install():
     with expect_error("ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."):
         gpu.compile("agg_weighted_n2n")
 

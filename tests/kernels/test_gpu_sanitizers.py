@@ -12,16 +12,16 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import get_rotation_number
+from host_kernels import find_commit_number
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = FAMILIES[get_rotation_number() % 5], ("race", "asan")[get_rotation_number() // 5 % 2]
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[find_commit_number() % 5], ("race", "asan")[find_commit_number() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
 QUICK_BARRIERS = [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY]
-QUICK_BARRIERS = random.Random(get_rotation_number()).sample(QUICK_BARRIERS, 2)
+QUICK_BARRIERS = random.Random(find_commit_number()).sample(QUICK_BARRIERS, 2)
 
 
 def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
@@ -32,18 +32,20 @@ def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
 
 @pytest.mark.parametrize("thread_order", sanitizers.ORDERS)
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), QUICK_VARIANT))
-def test_order(family, thread_order):
-    sanitizers.check_family(family, sanitizers.installed_library(family), thread_order)
+def test_families_are_correct_in_every_thread_order(family, thread_order):
+    sanitizers.check_family(family, sanitizers.find_installed_library(family), thread_order)
 
 
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "race"))
-def test_race(family):
-    sanitizers.check_family(family, sanitizers.build_family_library(family, "race"), "random")
+def test_race_detector_reports_nothing(family):
+    sanitizers.check_family(family, sanitizers.build_library_with_barrier_switch(family, "race"), "random")
 
 
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "asan"))
-def test_asan(family):
-    output, report = sanitizers.run_program(__file__, family, sanitizers.build_family_library(family, "asan"))
+def test_address_sanitizer_reports_nothing(family):
+    output, report = sanitizers.run_with_address_sanitizer(
+        __file__, family, sanitizers.build_library_with_barrier_switch(family, "asan")
+    )
     assert output == "all right\n", report
 
 
@@ -53,7 +55,7 @@ def test_no_barrier_is_superfluous(family, file, number):
     for variant in ("race", "fast"):
         if report is None:
             report = sanitizers.find_missing_barrier_error(
-                family, sanitizers.build_family_library(family, variant), (file, number)
+                family, sanitizers.build_library_with_barrier_switch(family, variant), (file, number)
             )
     assert report is not None
 

@@ -4,7 +4,7 @@ import cupy_stand_in
 import numpy as np
 import pytest
 import table_calls
-from cupy_stand_in import DeviceMisuse, asarray, capture_stream, draw_on_device, moved, ndarray
+from cupy_stand_in import DeviceMisuse, asarray, draw_on_host_and_device, moved, ndarray, simulate_capture
 from table_calls import (
     FUNCTIONS,
     GRAPHS,
@@ -12,8 +12,8 @@ from table_calls import (
     OPS_WITH_BWD3,
     compute_fields,
     draw_operator_arguments,
-    list_graphs,
-    map_fields,
+    map_fields_to_arrays,
+    select_graph_arguments,
 )
 
 from trigraph.backends.choice import supports_third, third_is_native
@@ -24,21 +24,21 @@ from trigraph.table import NAMED, SYMBOLS
 @pytest.mark.parametrize(
     "name", [op.name for op in OPS_WITH_BWD3 if supports_third("gpu", op, draw_operator_arguments(op))]
 )
-def test_results_equal_gpu_host_bitwise(cupy, name):
+def test_results_equal_gpu_host_bitwise(stand_in_cupy, name):
     """Results are on the arrays' device, whichever device is current, and bitwise identical to those of gpu-host.
 
     Calls with prepared graphs never synchronise, with or without long rows, and can therefore be captured.
     """
     for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
-        with cupy.cuda.Device(device):
-            values, on_device = draw_on_device(NAMED[name], **sizes)
-            for graph in list_graphs(NAMED[name], on_device).values():
+        with stand_in_cupy.cuda.Device(device):
+            values, on_device = draw_on_host_and_device(NAMED[name], **sizes)
+            for graph in select_graph_arguments(NAMED[name], on_device).values():
                 graph.prepare()
-        expected = map_fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
-        with capture_stream():
-            results = map_fields(NAMED[name], FUNCTIONS[name](**on_device))
-        assert cupy.cuda.Device().id == 0
-        with cupy.cuda.Device(device):
+        expected = map_fields_to_arrays(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
+        with simulate_capture():
+            results = map_fields_to_arrays(NAMED[name], FUNCTIONS[name](**on_device))
+        assert stand_in_cupy.cuda.Device().id == 0
+        with stand_in_cupy.cuda.Device(device):
             for field, array in expected.items():
                 assert (array is None) == (results[field] is None)
                 assert array is None or results[field].device.id == device
@@ -46,33 +46,33 @@ def test_results_equal_gpu_host_bitwise(cupy, name):
 
 
 @pytest.mark.parametrize("graph", ["csc", "edges", "triplets"])
-def test_graphs_of_another_device(cupy, graph):
+def test_graphs_prepare_on_a_noncurrent_device(stand_in_cupy, graph):
     values = GRAPHS[graph]({"num_nodes": 5, **dict.fromkeys(SYMBOLS, 5)}, np.int32, np.random.default_rng(0))
     for value in values.values() if isinstance(values, dict) else (values,):
         function, arguments = value.__reduce__()
-        with cupy.cuda.Device(1):
+        with stand_in_cupy.cuda.Device(1):
             on_device = [moved(a) for a in arguments]
         graph = function(*on_device)
         assert graph.device == "cuda:1"
         assert graph.prepare() is not None
 
 
-def test_new_graphs_are_complete(cupy):
+def test_new_graphs_are_ready_for_other_streams(stand_in_cupy):
     """Another stream may use a new graph immediately, because constructing and preparing a graph synchronises."""
-    for op in (op for op in OPERATORS.values() if op.graph):
-        values, on_device = draw_on_device(op)
-        with cupy.cuda.Stream():
-            graphs = {n: moved(graph) for n, graph in list_graphs(op, values).items()}
+    for op in (op for op in OPERATORS.values() if op.graph_kind):
+        values, on_device = draw_on_host_and_device(op)
+        with stand_in_cupy.cuda.Stream():
+            graphs = {n: moved(graph) for n, graph in select_graph_arguments(op, values).items()}
             for graph in graphs.values():
                 graph.prepare()
         compute_fields(op, {**on_device, **graphs})
 
 
-@pytest.mark.usefixtures("cupy")
+@pytest.mark.usefixtures("stand_in_cupy")
 def test_index_arrays_give_warnings():
     """An index array in place of a graph object causes a warning, because each call sorts it and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
-    _, on_device = draw_on_device(op)
+    _, on_device = draw_on_host_and_device(op)
     expected = compute_fields(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
         results = compute_fields(op, {**on_device, "triplets": on_device["triplets"].index})
@@ -80,36 +80,36 @@ def test_index_arrays_give_warnings():
     assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
 
-def test_the_stand_in_is_strict(cupy):
+def test_the_stand_in_is_strict(stand_in_cupy):
     """The stand-in raises an error for each misuse that would cause wrong results or an error on a device."""
     x = asarray(np.ones(3))
-    with cupy.cuda.Device(1), pytest.raises(DeviceMisuse, match="device 0 is used while device 1"):
+    with stand_in_cupy.cuda.Device(1), pytest.raises(DeviceMisuse, match="device 0 is used while device 1"):
         x + x
-    with cupy.cuda.Stream():
+    with stand_in_cupy.cuda.Stream():
         y = x + x
     with pytest.raises(DeviceMisuse, match="another stream"):
         y + y
-    with capture_stream(), pytest.raises(DeviceMisuse, match="captured"):
+    with simulate_capture(), pytest.raises(DeviceMisuse, match="captured"):
         float(x.sum())
 
 
-@pytest.mark.usefixtures("cupy")
-def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
+@pytest.mark.usefixtures("stand_in_cupy")
+def test_sum_of_many_rows_needs_several_launches(monkeypatch):
     """A sum over more than 16 million rows exceeds the largest grid, so it is divided among several launches."""
     x, total = (ndarray(np.empty(shape, np.float32)) for shape in ((sums.MAX_LAUNCH_ROWS + 256, 1), 1))
     cupy_stand_in.state.dry = True
     before = cupy_stand_in.state.launches
-    sums.sum_rows(sums.Kernels("gno", x), x, total)
+    sums.sum_rows(sums.KernelLauncher("gno", x), x, total)
     assert cupy_stand_in.state.launches - before == 4
     monkeypatch.setattr(sums, "MAX_LAUNCH_ROWS", len(x))
     with pytest.raises(DeviceMisuse, match="more than a device grants"):
-        sums.sum_rows(sums.Kernels("gno", x), x, total)
+        sums.sum_rows(sums.KernelLauncher("gno", x), x, total)
 
 
-@pytest.mark.usefixtures("cupy")
+@pytest.mark.usefixtures("stand_in_cupy")
 def test_arrays_of_several_devices_are_refused():
     op = OPERATORS["agg_weighted_n2n_bwd"]
-    values, on_device = draw_on_device(op)
+    values, on_device = draw_on_host_and_device(op)
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
     with cupy_stand_in.DeviceContext(1):
         elsewhere = moved(values[first])
@@ -136,18 +136,18 @@ MOLECULE = dict.fromkeys(("num_nodes", "num_src_nodes", "num_dst_nodes", "num_ou
 MOLECULE |= dict.fromkeys(("num_edges", "num_positions", "num_inputs"), 20) | {"num_triplets": 60}
 
 
-@pytest.mark.usefixtures("cupy")
+@pytest.mark.usefixtures("stand_in_cupy")
 def test_launches_do_not_grow_with_the_batch():
     """A batch of 256 molecules needs as many launches as one molecule, plus at most one for a sum over all edges."""
     for name, op in NAMED.items():
         if op.order > 2 and not third_is_native("gpu", name):
             continue
         counts = []
-        symbols = {*op.definition.symbols, *(op.graph.sizes if op.graph else ())}
+        symbols = {*op.definition.symbols, *(op.graph_kind.sizes if op.graph_kind else ())}
         for molecules in (1, 256):
             sizes = {s: n * molecules for s, n in MOLECULE.items() if s in symbols}
-            _, values = draw_on_device(op, **sizes)
-            for graph in list_graphs(op, values).values():
+            _, values = draw_on_host_and_device(op, **sizes)
+            for graph in select_graph_arguments(op, values).values():
                 graph.prepare()
             before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
             compute_fields(op, values)

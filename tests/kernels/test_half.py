@@ -10,14 +10,14 @@ from host_kernels import build_test_library
 from table_calls import OPS, assert_raises, compute_fields, draw_operator_arguments
 
 from trigraph.backends import FUNCTIONS
-from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
+from trigraph.gpu.launcher import HostLibrary, select_runtime, using_host_library
 from trigraph.table import OPERATORS
 
 HALF_DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 HALF_OPERATORS = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in op.arguments)]
 
 
-def convert_to_half(op, dtype, **more):
+def draw_half_arguments(op, dtype, **more):
     """Return arguments in `dtype` if they may have half precision, else in float32; compute the results of fwd."""
     names = {a.name for a in op.arguments if a.half}
     values = draw_operator_arguments(op, np.float32, **more)
@@ -25,17 +25,17 @@ def convert_to_half(op, dtype, **more):
     returned_names = [a.name for a in op.arguments if a.given_back]
     if returned_names:
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        arguments = values | dict.fromkeys(op.definition.requests, True)
-        result = FUNCTIONS[fwd.name](**{n: arguments[n] for n in fwd.parameters}, backend="gpu-host")
+        arguments = values | dict.fromkeys(op.definition.request_names, True)
+        result = FUNCTIONS[fwd.name](**{n: arguments[n] for n in fwd.parameter_names}, backend="gpu-host")
         values |= {n: getattr(result, n) for n in returned_names}
     return values
 
 
 @pytest.mark.parametrize("op", HALF_OPERATORS)
 def test_other_arguments_must_be_float32(op):
-    values = convert_to_half(op, HALF_DTYPES[0])
+    values = draw_half_arguments(op, HALF_DTYPES[0])
     first = op.binding_order[0].name
-    for a in op.select_present(values):
+    for a in op.select_present_arguments(values):
         if a.name == first:
             continue
         for dtype in (np.float64, np.float16 if not a.half else np.float32):
@@ -50,8 +50,8 @@ def test_other_arguments_must_be_float32(op):
 
 
 @pytest.mark.parametrize("op", HALF_OPERATORS)
-def test_caller_outputs(op):
-    values = convert_to_half(op, HALF_DTYPES[0])
+def test_half_results_are_written_to_out(op):
+    values = draw_half_arguments(op, HALF_DTYPES[0])
     expected = compute_fields(op, values, backend="gpu-host")
     out = {name: np.zeros_like(value) for name, value in expected.items()}
     got = compute_fields(op, values, backend="gpu-host", out=out)
@@ -79,7 +79,9 @@ def test_rounding_to_half(half_dtype):
     got = np.empty(values.size, half_dtype)
     with using_host_library(HostLibrary(build_test_library("storage"))):
         args = {"values": values, "stored": got, "count": values.size}
-        runtime(values).launch("storage", "round_to_storage", (half_dtype,), (-(-values.size // 256),), (256,), **args)
+        select_runtime(values).launch(
+            "storage", "round_to_storage", (half_dtype,), (-(-values.size // 256),), (256,), **args
+        )
     nan = np.isnan(values)
     assert np.isnan(got[nan].astype(np.float32)).all()
     assert (got[~nan].view(np.uint16) == expected[~nan].view(np.uint16)).all()

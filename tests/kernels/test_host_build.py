@@ -7,7 +7,7 @@ from host_kernels import require_compiler
 from programs import run_command
 
 from trigraph.gpu.host import build
-from trigraph.gpu.host.build import SourceError, build_host_library, rewrite_shared
+from trigraph.gpu.host.build import SourceError, build_host_library, rewrite_shared_declarations
 
 COMMAND = [sys.executable, build.__file__]
 
@@ -20,13 +20,13 @@ COMMAND = [sys.executable, build.__file__]
         ('f("__shared__ int");', 'f("__shared__ int");'),
     ],
 )
-def test_rewrite(declaration, rewritten):
+def test_shared_declarations_become_references(declaration, rewritten):
     """Declarations in shared memory are rewritten as references (the package's kernels cover the other forms)."""
-    assert rewrite_shared(declaration).startswith(rewritten)
+    assert rewrite_shared_declarations(declaration).startswith(rewritten)
 
 
 def test_rewrite_keeps_lines():
-    rewritten = rewrite_shared("__shared__ T\n    x[8 +\n 1]\n;")
+    rewritten = rewrite_shared_declarations("__shared__ T\n    x[8 +\n 1]\n;")
     assert rewritten.splitlines()[0] == 'T (&x)[8 + 1] = ::cuda_host::static_shared<T[8 + 1], 1>("x");'
     assert rewritten.count("\n") == 3
 
@@ -40,9 +40,9 @@ def test_rewrite_keeps_lines():
         "__shared__ float* p;",
     ],
 )
-def test_rewrite_refuses(declaration):
+def test_rewrite_refuses_unsupported_declarations(declaration):
     with pytest.raises(SourceError, match=r"^y.cu:8: "):
-        rewrite_shared(f'#line 7 "y.cu"\n\n{declaration}\n')
+        rewrite_shared_declarations(f'#line 7 "y.cu"\n\n{declaration}\n')
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def run_generator(family, *arguments, status=0):
     return run_command(*COMMAND, *options, *arguments, status=status).stderr
 
 
-def test_generate(toy_family, tmp_path):
+def test_generator_writes_source_and_dependencies(toy_family, tmp_path):
     assert run_generator(toy_family, tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d") == ""
     text = (tmp_path / "toy.cpp").read_text()
     assert '{"toy<double>", "x", ' in text
@@ -77,12 +77,12 @@ def test_generate(toy_family, tmp_path):
         ("('toy<float>',)", "toy.cu: no instance is listed of other"),
     ],
 )
-def test_generate_refuses(toy_family, tmp_path, instances, expected_message):
+def test_generator_refuses_wrong_instance_lists(toy_family, tmp_path, instances, expected_message):
     (toy_family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
     assert expected_message in run_generator(toy_family, tmp_path / "toy.cpp", status=1)
 
 
-def test_no_floating_atomics(tmp_path):
+def test_floating_point_atomics_do_not_compile(tmp_path):
     """A kernel that calls atomicAdd on floats does not compile, and the error contains the compiler's message."""
     require_compiler()
     source = tmp_path / "kernels" / "toy.cu"

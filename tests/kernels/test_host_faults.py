@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from host_kernels import HERE, INSTANCES, build_test_library, find_kernel_line
-from sanitizers import run_program
+from sanitizers import run_with_address_sanitizer
 
-from trigraph.gpu.launcher import KernelError, runtime, using_host_library
+from trigraph.gpu.launcher import KernelError, select_runtime, using_host_library
 
 
 def launch_case(kernel, right, case):
-    host_runtime = runtime(np.empty(0))
+    host_runtime = select_runtime(np.empty(0))
     arguments = {name: copy.copy(value) for name, value in case.args.items()} | {"shared_mem": case.shared_mem}
     host_runtime.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **arguments)
 
@@ -94,9 +94,9 @@ def test_every_kernel_is_tested():
 
 
 @pytest.mark.parametrize("kernel", RACES)
-def test_race_build(faults_race, thread_order, kernel):
+def test_race_build_reports_races_and_invalid_accesses(race_faults_library, thread_order, kernel):
     case = RACES[kernel]
-    with using_host_library(faults_race, thread_order, seed=5):
+    with using_host_library(race_faults_library, thread_order, seed=5):
         launch_case(kernel, True, case)
         with pytest.raises(KernelError) as caught:
             launch_case(kernel, False, case)
@@ -110,9 +110,9 @@ def test_race_build(faults_race, thread_order, kernel):
 
 
 @pytest.mark.parametrize("kernel", SCHEDULE)
-def test_schedule(faults_fast, faults_race, thread_order, kernel):
+def test_every_build_reports_synchronization_faults(fast_faults_library, race_faults_library, thread_order, kernel):
     case = SCHEDULE[kernel]
-    for build in (faults_fast, faults_race):
+    for build in (fast_faults_library, race_faults_library):
         with using_host_library(build, thread_order, seed=5):
             for _ in range(2):  # a failed launch must not affect the next one
                 with pytest.raises(KernelError, match=case.says):
@@ -120,16 +120,16 @@ def test_schedule(faults_fast, faults_race, thread_order, kernel):
             launch_case(kernel, True, case)
 
 
-def test_many_seeds_give_no_false_alarm(faults_race):
+def test_many_seeds_give_no_false_alarm(race_faults_library):
     for seed in range(20):
-        with using_host_library(faults_race, "random", seed):
+        with using_host_library(race_faults_library, "random", seed):
             for kernel, case in {**RACES, **SCHEDULE}.items():
                 launch_case(kernel, True, case)
 
 
-def test_asan():
+def test_address_sanitizer_reports_each_memory_fault():
     """Correct kernels cause no report, and each faulty kernel causes the expected report."""
-    output, report = run_program(__file__, build_test_library("faults", "asan"))
+    output, report = run_with_address_sanitizer(__file__, build_test_library("faults", "asan"))
     reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
     assert output == "all right\n", report
     assert reports.pop("right").strip() == ""

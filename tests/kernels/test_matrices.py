@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from trigraph.gpu.instances import set_tensor_cores
-from trigraph.gpu.products import Columns, product_rows
-from trigraph.gpu.sums import ROWS, Kernels
+from trigraph.gpu.products import Columns, multiply_chunks
+from trigraph.gpu.sums import ROWS, KernelLauncher
 
 # (rows, depth, width), with full and partial tiles in each direction and every tile width.
 SHAPES = [(1, 1, 1), (127, 16, 16), (129, 33, 17), (256, 64, 32), (130, 68, 64), (65, 7, 66), (40, 100, 132)]
 
 
 @pytest.fixture(params=[False, True], ids=["ordinary", "tensor"])
-def tensor(request):
+def tensor_cores(request):
     """Enable or disable tensor cores; return whether they are enabled."""
     with set_tensor_cores(request.param):
         yield request.param
 
 
-def sum_in_chunks(left, right):
+def multiply_in_chunks(left, right):
     """Return left @ right, computed by adding partial sums of 16 consecutive terms."""
     total = np.zeros((len(left), right.shape[1]), left.dtype)
     for first in range(0, left.shape[1], 16):
@@ -30,9 +30,9 @@ def sum_in_chunks(left, right):
 
 
 def assert_product(got, left, right, exact):
-    """Assert bitwise equality with `sum_in_chunks` if `exact`, else an error of at most 3 eps * sum |terms|."""
+    """Assert bitwise equality with `multiply_in_chunks` if `exact`, else an error of at most 3 eps * sum |terms|."""
     if exact:
-        assert got.tobytes() == sum_in_chunks(left, right).tobytes()
+        assert got.tobytes() == multiply_in_chunks(left, right).tobytes()
         return
     terms = abs(left.astype(float)) @ abs(right.astype(float))
     assert (abs(got - left.astype(float) @ right.astype(float)) <= 3 * np.finfo(np.float32).eps * terms).all()
@@ -48,9 +48,9 @@ def draw_matrix(*shape, dtype=np.float32, shift=0):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_multiply(tensor, dtype):
-    kernels = Kernels("gemnet", np.empty(0, dtype))
-    exact = not tensor or dtype == np.float64
+def test_matmul_is_accurate_for_all_shapes(tensor_cores, dtype):
+    kernels = KernelLauncher("gemnet", np.empty(0, dtype))
+    exact = not tensor_cores or dtype == np.float64
     for (rows, depth, width), shift in [*((s, 0) for s in SHAPES), (SHAPES[4], 1)]:
         left = draw_matrix(rows, depth, dtype=dtype, shift=shift)
         right = draw_matrix(depth, width, dtype=dtype, shift=shift)
@@ -66,31 +66,31 @@ def test_multiply(tensor, dtype):
         assert few[1].tobytes() == out[::2].tobytes()
 
 
-def test_product_rows(tensor):
-    kernels = Kernels("gemnet", np.empty(0, np.float32))
+def test_product_rows_are_accurate(tensor_cores):
+    kernels = KernelLauncher("gemnet", np.empty(0, np.float32))
     for rows, y, z in [(300, 4, 64), (256, 17, 33), (40, 64, 132), (257, 65, 40), (513, 130, 64), (16, 32, 130)]:
         left, right = draw_matrix(rows, y), draw_matrix(rows, z)
         wide = y > 16 and z > 32
-        for number, product in enumerate(product_rows(kernels, left, right)):
+        for number, product in enumerate(multiply_chunks(kernels, left, right)):
             part = slice(number * ROWS, (number + 1) * ROWS)
-            assert_product(product, left[part].T, right[part], exact=wide and not tensor)
+            assert_product(product, left[part].T, right[part], exact=wide and not tensor_cores)
         # Repeat the product with factors that are column ranges of wider matrices.
         more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
-        again = product_rows(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
-        assert again.tobytes() == product_rows(kernels, left, right).tobytes()
+        again = multiply_chunks(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
+        assert again.tobytes() == multiply_chunks(kernels, left, right).tobytes()
 
 
-def test_not_finite(tensor):
+def test_nonfinite_rows_use_ordinary_sums(tensor_cores):
     """Rows with numbers unsuitable for tensor cores use ordinary sums; other elements are bitwise unchanged."""
-    kernels = Kernels("gemnet", np.empty(0, np.float32))
+    kernels = KernelLauncher("gemnet", np.empty(0, np.float32))
     left, right = draw_matrix(128, 64), draw_matrix(64, 64)
-    before = kernels.matmul(left, right), product_rows(kernels, left.T.copy(), right)[0]
+    before = kernels.matmul(left, right), multiply_chunks(kernels, left.T.copy(), right)[0]
     for number in (np.inf, np.nan, np.finfo(np.float32).max, 1e-40):
         changed = left.copy()
         changed[5, 20], changed[70] = number, np.float32(1e-35) * left[70]
         with np.errstate(invalid="ignore", over="ignore"):
-            expected = sum_in_chunks(changed, right)
-        after = kernels.matmul(changed, right), product_rows(kernels, changed.T.copy(), right)[0]
+            expected = multiply_in_chunks(changed, right)
+        after = kernels.matmul(changed, right), multiply_chunks(kernels, changed.T.copy(), right)[0]
         for out, old in zip(after, before, strict=True):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()

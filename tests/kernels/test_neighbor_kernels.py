@@ -17,7 +17,7 @@ from trigraph.gpu.cache import KERNELS
 from trigraph.gpu.host.build import build_host_library
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import using_host_library
-from trigraph.gpu.neighbors import bin_atoms, find_pairs, link_edges
+from trigraph.gpu.neighbors import bin_atoms, count_or_write_pairs, sort_and_link_edges
 from trigraph.graphs import EdgeGraph
 from trigraph.table import GRAPH_PARTS
 from trigraph.table.constants import NEIGHBOR_FRAME, NEIGHBOR_LANES
@@ -36,7 +36,7 @@ def build_search_library(variant):
 
 
 def search_with_kernels(pos, of_atom, cells, flags, index, most_edges, degree=512):
-    """Search like `CapacitySearch`; return offsets, edges, counts, graph arrays, shifts, and whether all edges fit.
+    """Search like `PaddedNeighborSearch`; return offsets, edges, counts, graph arrays, shifts and whether all edges fit.
 
     Unused entries of the arrays stay -1.
     """
@@ -52,15 +52,15 @@ def search_with_kernels(pos, of_atom, cells, flags, index, most_edges, degree=51
     starts = np.searchsorted(bins[order], np.arange(atoms + 1)).astype(np.int32)
     counts = np.full((atoms, NEIGHBOR_LANES), -1, np.int32)
     found = pos, batch, offsets, (frames, bins, crossed), (order, starts), CUTOFF, degree
-    find_pairs(*found, counts)
+    count_or_write_pairs(*found, counts)
     ends = counts.cumsum(dtype=np.int64)
     fits = ends[-1] <= most_edges and counts.sum(axis=1).max() <= degree and not refused.any()
     rows = np.append(0, ends[NEIGHBOR_LANES - 1 :: NEIGHBOR_LANES]).astype(np.int32) * np.int32(fits)
     edges = np.full((5, most_edges), -1, np.int32)
-    find_pairs(*found, counts, ends, np.array(fits), edges)
+    count_or_write_pairs(*found, counts, ends, np.array(fits), edges)
     arrays = [np.full(most_edges, -1, index) for _ in range(8)]
     shifts = np.full((most_edges, 3), -1, pos.dtype)
-    link_edges(pos, rows, edges, arrays, shifts)
+    sort_and_link_edges(pos, rows, edges, arrays, shifts)
     assert rows[-1] == rows[own]
     return rows[: own + 1], edges, counts, dict(zip(_NAMES, arrays, strict=True)), shifts, fits
 
@@ -101,24 +101,24 @@ def check_random_batches(seeds):
 @pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_edges_equal_cpu_search(order):
     """The edges of random structures agree: skewed or tiny cells, slabs, wires, molecules, distances at the cutoff."""
-    with using_host_library(sanitizers.installed_library("dimenet"), order, seed=1):
+    with using_host_library(sanitizers.find_installed_library("dimenet"), order, seed=1):
         assert check_random_batches(range(150) if order == "forward" else range(150, 170)) > 1000
 
 
 @pytest.mark.slow
-def test_race():
+def test_neighbor_kernels_have_no_race():
     with using_host_library(build_search_library("race"), "random", seed=1):
         check_random_batches(range(40))
 
 
 @pytest.mark.slow
-def test_asan(monkeypatch):
+def test_neighbor_kernels_pass_address_sanitizer(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers"))
-    output, report = sanitizers.run_program(__file__, build_search_library("asan"))
+    output, report = sanitizers.run_with_address_sanitizer(__file__, build_search_library("asan"))
     assert output == "all right\n", report
 
 
-def test_refused_structures():
+def test_search_refuses_unsuitable_structures():
     """The search refuses distant or coincident atoms, NaN, dependent cell vectors, and too many neighbours."""
     rng = np.random.default_rng(0)
     pos, one = rng.random((5, 3)) * 3, np.zeros(5, np.int64)

@@ -10,7 +10,7 @@ NODES = 7
 
 
 @pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int32), (np.float64, np.int64)])
-def test_wide_weights(dtype, index):
+def test_weights_wider_than_a_tile_are_accurate(dtype, index):
     graph = EdgeGraph(*(a.astype(index) for a in np.nonzero(~np.eye(NODES, dtype=bool))), NODES)
     sizes = {"n_mid": 20, "num_radial": 13, "num_spherical": 5, "n_emb": 70}
     for op in (OPERATORS[f"agg_edge_to_edge_{order}"] for order in ("fwd", "bwd", "bwd2")):

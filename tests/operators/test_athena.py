@@ -61,18 +61,18 @@ def draw_case(d, hidden, f_in, f_out, degrees, num_e, edges):
     return case | {n: a.astype(np.int32) for n, a in adjacency.items()} | {"dims": (d, hidden, f_in, f_out)}
 
 
-def shuffled_numbers(rng, n):
+def draw_permutation(rng, n):
     return 1 + rng.permutation(n)
 
 
 CASES = {
     # Some vertices, including the first and the last, have no in-edges; one has more in-edges than a partial sum
     # has terms.
-    "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled_numbers),
+    "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, draw_permutation),
     "shared and unused edges": draw_case(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
-    "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, shuffled_numbers),
-    "no edges": draw_case(2, 4, 3, 2, [0] * 5, 0, shuffled_numbers),
-    "one of each": draw_case(1, 1, 1, 1, [1], 1, shuffled_numbers),
+    "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, draw_permutation),
+    "no edges": draw_case(2, 4, 3, 2, [0] * 5, 0, draw_permutation),
+    "one of each": draw_case(1, 1, 1, 1, [1], 1, draw_permutation),
 }
 
 
@@ -85,7 +85,7 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
     values = {n: case[name].T.copy() for n, name in names.items()}
     values |= {"graph": rebuild_graph(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
     for op in map(OPERATORS.get, OPERATOR_NAMES):
-        arguments, got = {n: values[n] for n in op.parameters}, {}
+        arguments, got = {n: values[n] for n in op.parameter_names}, {}
         sizes = bind_sizes(op, arguments)
         for field in op.fields:
             shape = evaluate_shape(field, sizes)

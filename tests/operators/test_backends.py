@@ -11,13 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute_fields, draw_operator_arguments, map_fields
+from table_calls import (
+    CPU_BACKENDS,
+    OPS,
+    assert_same_bits,
+    compute_fields,
+    draw_operator_arguments,
+    map_fields_to_arrays,
+)
 from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
 from trigraph import pyref, results
 from trigraph.backends import BACKENDS, FUNCTIONS, front_door, get_backend_function, third
-from trigraph.checks import evaluate_shape, find_choice
+from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, result_type
 
 # The GPU backend shares its functions with gpu-host, which every machine can import.
@@ -27,7 +34,7 @@ IMPORTABLE = (*CPU_BACKENDS, "gpu")
 # Names and signatures
 
 
-def test_public_names():
+def test_package_exports_operators_and_public_names():
     public = set(trigraph.__all__) - set(OPERATORS)
     assert len(trigraph.__all__) == len(set(trigraph.__all__))
     assert set(OPERATORS) < set(trigraph.__all__)
@@ -39,7 +46,7 @@ def test_public_names():
 
 
 @pytest.mark.parametrize("backend", IMPORTABLE)
-def test_signatures_of_the_backends(backend):
+def test_backends_have_the_public_signatures(backend):
     module = importlib.import_module(BACKENDS[backend][0])
     for op in OPS:
         function, front = get_backend_function(backend, op.name), getattr(trigraph, op.name)
@@ -84,11 +91,11 @@ def test_positional_and_keyword_calls():
             names = list(values)
             positional = [values[n] for n in names[:split]]
             keywords = {n: values[n] for n in reversed(names[split:])}
-            assert_same_bits(map_fields(op, function(*positional, **keywords)), expected)
+            assert_same_bits(map_fields_to_arrays(op, function(*positional, **keywords)), expected)
 
 
 # Operators implemented in the fast path; the other bwd3 functions call lower orders or pyref.
-FAST_PATH_OPERATORS = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
+FAST_PATH_OPERATORS = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_native_bwd3]
 
 
 @pytest.mark.parametrize("op", FAST_PATH_OPERATORS)
@@ -96,12 +103,12 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
     values = draw_operator_arguments(op)
     called = []
 
-    def record_backend(backend, name):
+    def record_and_get_function(backend, name):
         called.append((backend, name))
         return get_backend_function(backend, name)
 
     for module in (front_door, third):
-        monkeypatch.setattr(module, "get_backend_function", record_backend)
+        monkeypatch.setattr(module, "get_backend_function", record_and_get_function)
     expected = compute_fields(op, values, backend="fortran")
     assert_same_bits(compute_fields(op, values), expected)
     assert_same_bits(compute_fields(op, values, backend=None), expected)
@@ -109,7 +116,7 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
-def test_wrt(op):
+def test_wrt_accepts_any_iterable_of_names(op):
     """`wrt` may be any iterable of names (`trigraph verify` requests each field separately)."""
     values = draw_operator_arguments(op)
     full = compute_fields(op, values)
@@ -125,13 +132,13 @@ def test_wrt(op):
     assert_same_bits(compute_fields(op, values, wrt=None), full)
     assert_same_bits(compute_fields(op, values, wrt=()), dict.fromkeys(names))
     positional = FUNCTIONS[op.name](*values.values(), name)
-    assert map_fields(op, positional)[name].tobytes() == full[name].tobytes()
+    assert map_fields_to_arrays(op, positional)[name].tobytes() == full[name].tobytes()
 
 
-def test_results():
+def test_results_are_arrays_or_picklable_namedtuples():
     for op in OPS:
         result = FUNCTIONS[op.name](**draw_operator_arguments(op))
-        if op.single:
+        if op.returns_array:
             assert type(result) is np.ndarray
             assert not hasattr(results, result_type(op.name).__name__)
             continue
@@ -154,11 +161,11 @@ ROOT = Path(__file__).parents[2]
 def typical_symbol_values(definition, k=0):
     """Return typical values of all symbols: sizes, 1 for has_<optional>, and the indices of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
-    sizes |= {f"has_{n}": 1 for n in definition.optional}
-    return sizes | {a.name: find_choice(a.choices, a.default) for a in definition.attributes if a.choices}
+    sizes |= {f"has_{n}": 1 for n in definition.optional_names}
+    return sizes | {a.name: find_choice_index(a.choices, a.default) for a in definition.attributes if a.choices}
 
 
-def test_symbols():
+def test_all_declared_symbols_are_used():
     for symbol in SYMBOLS.values():
         assert all(n > symbol.minimum or n == 1 for n in symbol.typical)
     for definition in DEFINITIONS:
@@ -169,14 +176,14 @@ def test_symbols():
 
 
 @pytest.mark.parametrize("definition", DEFS)
-def test_definition(definition):
+def test_operator_definitions_are_consistent(definition):
     arrays = definition.inputs + definition.outputs + definition.auxiliary
     names = [a.name for a in arrays] + [a.name for a in definition.attributes]
     assert len(set(names)) == len(names)
     reserved = {"graph", "wrt", "out", "backend"}  # an output is not a parameter, but grad_<output> is
     assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
     assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
-    allowed = {a.name for a in definition.attributes} | set(definition.optional)
+    allowed = {a.name for a in definition.attributes} | set(definition.optional_names)
     assert all(set(setting) <= allowed for setting in definition.settings)
     assert len(definition.formulas) == len(definition.operations) == 3
     for a in definition.attributes:
@@ -188,12 +195,12 @@ def test_definition(definition):
     for kink in definition.kinks:
         assert kink.resample in [a.name for a in definition.inputs]
         parameters = list(inspect.signature(getattr(pyref, kink.function)).parameters)
-        fwd = OPERATORS[f"{definition.name}_fwd"].parameters
-        assert parameters == [name for name in fwd if name not in definition.requests]
+        fwd = OPERATORS[f"{definition.name}_fwd"].parameter_names
+        assert parameters == [name for name in fwd if name not in definition.request_names]
 
 
 @pytest.mark.parametrize("definition", DEFS)
-def test_expressions(definition):
+def test_expressions_of_definitions_can_be_evaluated(definition):
     """All shapes and operation counts can be evaluated; the counts increase with the order of the derivative."""
     for k in range(3):
         sizes = typical_symbol_values(definition, k)
@@ -203,7 +210,7 @@ def test_expressions(definition):
         assert 0 < operations[0] < operations[1] < operations[2]
         assert evaluate(definition.terms, sizes) > 0
     zero = typical_symbol_values(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
-    zero |= {f"has_{n}": 0 for n in definition.optional}
+    zero |= {f"has_{n}": 0 for n in definition.optional_names}
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 
 

@@ -19,8 +19,8 @@ from table_calls import (
     assert_same_bits,
     compute_fields,
     draw_operator_arguments,
-    list_graphs,
-    map_fields,
+    map_fields_to_arrays,
+    select_graph_arguments,
 )
 from table_errors import (
     ARRAYS,
@@ -34,15 +34,15 @@ from table_errors import (
     NUMBERS,
     SELECTIVE,
     WIDTHS,
+    allocate_with_offset,
     assert_refused,
-    describe_indivisible_axis,
     describe_shape,
-    empty_array,
     find_blamed_array,
     find_defined_symbol,
     find_sizes,
     format_tuple,
     list_wrong_values,
+    make_indivisible_axis_pattern,
 )
 
 from trigraph.backends import BACKENDS, FUNCTIONS
@@ -74,7 +74,7 @@ def test_wrong_size_on_each_axis(op, array):
                 expected = describe_shape(array, find_sizes(op, good), free)
                 text = f"{array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
-                text = describe_indivisible_axis(op, array, tuple(shape), axis, find_sizes(op, good))
+                text = make_indivisible_axis_pattern(op, array, tuple(shape), axis, find_sizes(op, good))
             elif (other := find_blamed_array(op, array, symbol)) is not None:
                 text = re.compile(rf"{other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*")
             else:
@@ -88,13 +88,13 @@ def test_sizes_beyond_their_limits(op, array):
     good = draw_operator_arguments(op)
     for axis in range(len(array.dims)):
         symbol = find_defined_symbol(op, array, axis)
-        limits = op.definition.symbol(symbol) if symbol in SYMBOLS else None
+        limits = op.definition.get_limited_symbol(symbol) if symbol in SYMBOLS else None
         invalid_sizes = [limits.minimum - 1] if limits and limits.minimum else []
         invalid_sizes += [limits.maximum + 1] if limits and limits.maximum else []
         for size in invalid_sizes:
             sizes = find_sizes(op, good) | {symbol: size}
             bad = np.ones(evaluate_shape(array, sizes))
-            text = describe_indivisible_axis(op, array, bad.shape, axis, sizes)
+            text = make_indivisible_axis_pattern(op, array, bad.shape, axis, sizes)
             assert_refused(op, good | {array.name: bad}, ValueError, text)
 
 
@@ -117,13 +117,15 @@ def test_wrong_rank(op, array):
 def test_graph_of_other_sizes(op):
     good = draw_operator_arguments(op)
     plain = {dim for a in op.arguments for dim in a.dims}
-    for symbol in op.graph.sizes:
-        graphs = list_graphs(op, draw_operator_arguments(op, **{symbol: 2 * op.graph.find(symbol, good) + 2}))
-        assert op.graph.find(symbol, graphs) > op.graph.find(symbol, good)
+    for symbol in op.graph_kind.sizes:
+        graphs = select_graph_arguments(
+            op, draw_operator_arguments(op, **{symbol: 2 * op.graph_kind.find_attribute(symbol, good) + 2})
+        )
+        assert op.graph_kind.find_attribute(symbol, graphs) > op.graph_kind.find_attribute(symbol, good)
         if symbol in plain:
             first = next(a for a in op.binding_order if symbol in a.dims)
             start = f"{first.name} has shape {good[first.name].shape}; expected ("
-            text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph.find(symbol, graphs)}\b.*\)")
+            text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph_kind.find_attribute(symbol, graphs)}\b.*\)")
             assert_refused(op, good | graphs, ValueError, text)
         else:
             compute_fields(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
@@ -177,7 +179,7 @@ def test_arguments_that_are_not_arrays(op, array):
             assert_refused(op, good | {array.name: thing}, TypeError, text, backend=backend)
 
 
-class CudaArray:
+class FakeCudaArray:
     """A fake array on a CUDA device, with only the attributes that the checks read."""
 
     def __init__(self, array, device=0):
@@ -187,7 +189,7 @@ class CudaArray:
         self.flags, self.data = array.flags, types.SimpleNamespace(device_id=device)
 
 
-CudaArray.__name__, CudaArray.__module__ = "ndarray", "cupy"
+FakeCudaArray.__name__, FakeCudaArray.__module__ = "ndarray", "cupy"
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -195,22 +197,22 @@ def test_arrays_of_the_wrong_device(op, array):
     good, of_numpy = draw_operator_arguments(op), "is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     for backend in CPU_BACKENDS:
         text = f"{array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
-        assert_refused(op, good | {array.name: CudaArray(good[array.name])}, TypeError, text, backend=backend)
-    device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+        assert_refused(op, good | {array.name: FakeCudaArray(good[array.name])}, TypeError, text, backend=backend)
+    device = {name: FakeCudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array makes gpu the default backend
         assert_refused(op, device | {array.name: good[array.name]}, TypeError, f"{array.name} {of_numpy}")
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
         text = f"{name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
-        assert_refused(op, device | {array.name: CudaArray(good[array.name], 1)}, ValueError, text)
+        assert_refused(op, device | {array.name: FakeCudaArray(good[array.name], 1)}, ValueError, text)
     assert_refused(op, good, TypeError, f"{first.name} {of_numpy}", backend="gpu")
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
 def test_graph_of_the_wrong_device(op):
     good = draw_operator_arguments(op)
-    device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
-    name = op.graph.arguments[0].name
+    device = {name: FakeCudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+    name = op.graph_kind.arguments[0].name
     assert_refused(op, device, TypeError, f"{name} holds numpy.ndarray; backend 'gpu' takes cupy.ndarray")
     moved = pickle.loads(pickle.dumps(good[name]))
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
@@ -225,14 +227,14 @@ def test_graph_of_the_wrong_device(op):
 
 
 @pytest.mark.parametrize(("op", "attribute"), WIDTHS)
-def test_attributes(op, attribute):
+def test_widths_must_be_integers_within_limits(op, attribute):
     good, name = draw_operator_arguments(op), attribute.name
     for bad in (3.0, 3 + 0j, True, "3", None, [3], *map(np.array, (3.0, [3], True)), np.float64(3), np.True_):
         assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected an int")
     minimum = SYMBOLS[name].minimum
     for bad in (minimum - 1, -1, -(10**30), np.int8(-3)):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at least {minimum}")
-    maximum = op.definition.symbol(name).maximum
+    maximum = op.definition.get_limited_symbol(name).maximum
     if maximum is None:
         maximum = 2**63 - 1
         for bad in (2**31, 2**62, maximum):
@@ -247,7 +249,7 @@ def test_attributes(op, attribute):
 
 
 @pytest.mark.parametrize(("op", "attribute"), NUMBERS)
-def test_numbers(op, attribute):
+def test_numbers_must_be_finite_and_nonnegative(op, attribute):
     good, name = draw_operator_arguments(op), attribute.name
     for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
         assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a number")
@@ -266,7 +268,7 @@ def test_numbers(op, attribute):
 
 
 @pytest.mark.parametrize(("op", "array"), INDICES)
-def test_indices_given_back(op, array):
+def test_wrong_extrema_locations_are_refused(op, array):
     good, name = draw_operator_arguments(op), array.name
     for dtype in (np.int32, np.uint64, np.float64):
         text = f"{name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
@@ -283,7 +285,9 @@ def test_indices_given_back(op, array):
             assert_refused(op, good | {name: bad}, ValueError, f"{name}[{i}, 0] is {place}; expected {expected}")
 
 
-@pytest.mark.parametrize("op", [p for p in EACH_OPERATOR if p.values[0].order >= 2 and p.values[0].definition.optional])
+@pytest.mark.parametrize(
+    "op", [p for p in EACH_OPERATOR if p.values[0].order >= 2 and p.values[0].definition.optional_names]
+)
 def test_cotangent_of_absent_input(op):
     for a in op.definition.inputs:
         if a.optional:
@@ -295,7 +299,7 @@ def test_cotangent_of_absent_input(op):
 
 
 @pytest.mark.parametrize(("op", "attribute"), CHOICES)
-def test_choices(op, attribute):
+def test_only_listed_choices_are_accepted(op, attribute):
     good, name = draw_operator_arguments(op), attribute.name
     expected = ", ".join(map(repr, attribute.choices))
     wrong = [(TypeError, bad) for bad in (0, 1.0, None if True in attribute.choices else True, b"node", ("node",))]
@@ -314,7 +318,7 @@ def test_choices(op, attribute):
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 0 and op.attributes])
-def test_defaults(op):
+def test_explicit_defaults_give_the_same_results(op):
     defaults = {a.name: a.default for a in op.attributes if not a.required}
     sizes = {n: v for n, v in defaults.items() if type(v) is int}
     explicit = draw_operator_arguments(op, setting=defaults, **sizes) | defaults
@@ -327,7 +331,7 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS_WITH_BWD3
 
 
 @pytest.mark.parametrize(("op", "array"), COLUMNS)
-def test_columns(op, array):
+def test_column_inputs_give_the_flat_results(op, array):
     """An input of shape (n, 1) is accepted in place of (n,), and its derivative has shape (n, 1), too."""
     good = draw_operator_arguments(op)
     flat = compute_fields(op, good)
@@ -342,20 +346,20 @@ def test_columns(op, array):
 @pytest.mark.parametrize("op", EACH_GRAPH)
 def test_graph_of_the_wrong_type(op):
     good = draw_operator_arguments(op)
-    arrays = tuple(op.graph.find(name, good) for name, _ in op.graph.forward)
-    for argument in op.graph.arguments:
+    arrays = tuple(op.graph_kind.find_attribute(name, good) for name, _ in op.graph_kind.forward)
+    for argument in op.graph_kind.arguments:
         kind = type(good[argument.name])
         wrong = (3, "graph", kind, arrays, sparse.csr_array((3, 3)))
         more = () if argument.optional else (None,)
         more += () if argument.rows else (arrays[0],)
         for bad in (*wrong, *more):
-            expected = f"a trigraph.{op.graph.type_name}{', an array of indices' if argument.rows else ''}"
+            expected = f"a trigraph.{op.graph_kind.type_name}{', an array of indices' if argument.rows else ''}"
             expected += " or None" if argument.optional else ""
             text = f"{argument.name} is a {type(bad).__name__}; expected {expected}"
             assert_refused(op, good | {argument.name: bad}, TypeError, text)
 
 
-def test_wrong_calls():
+def test_malformed_calls_raise_type_error():
     for (op,) in (each.values for each in EACH_OPERATOR):
         good, signature = draw_operator_arguments(op), str(FUNCTIONS[op.name].__signature__)
 
@@ -368,12 +372,12 @@ def test_wrong_calls():
         for name in required:
             rest = {n: v for n, v in good.items() if n != name}
             assert_call_refused(f"missing a required.* '{name}'", **rest)
-        for name in op.parameters:
+        for name in op.parameter_names:
             assert_call_refused(f"multiple values for argument '{name}'", *good.values(), **{name: good[name]})
         assert_call_refused(".* keyword argument 'unknown'", **good, unknown=1)
-        many = [*good.values(), *([None] if op.selective else []), None]
+        many = [*good.values(), *([None] if op.accepts_wrt else []), None]
         assert_call_refused("too many positional arguments", *many)
-        if not op.selective:
+        if not op.accepts_wrt:
             assert_call_refused(".* keyword argument 'wrt'", **good, wrt=None)
 
 
@@ -402,17 +406,17 @@ def test_nullable_arguments_can_be_omitted(op):
             expected = compute_fields(op, explicit)
             rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
             assert_same_bits(compute_fields(op, rest), expected)
-            first = min(op.parameters.index(a.name) for a in left_out)  # earlier arguments are passed by position
-            head = [rest.pop(n) for n in op.parameters[:first]]
-            assert_same_bits(map_fields(op, function(*head, **rest)), expected)
+            first = min(op.parameter_names.index(a.name) for a in left_out)  # earlier arguments are passed by position
+            head = [rest.pop(n) for n in op.parameter_names[:first]]
+            assert_same_bits(map_fields_to_arrays(op, function(*head, **rest)), expected)
 
 
-@pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
+@pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph_kind.arguments)])
 @pytest.mark.parametrize(("backend", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
-def test_index_arrays_for_graph_objects(op, backend, index):
+def test_index_arrays_can_replace_graph_objects(op, backend, index):
     good = draw_operator_arguments(op, index=index)
     expected = compute_fields(op, good, backend=backend)
-    arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
+    arrays = {a.name: good[a.name].index for a in op.graph_kind.arguments if a.rows}
     assert "triplets" in arrays
     for indices in (*({n: array} for n, array in arrays.items()), arrays):
         assert_same_bits(compute_fields(op, good | indices, backend=backend), expected)
@@ -424,7 +428,7 @@ def test_index_arrays_for_graph_objects(op, backend, index):
     assert_refused(op, good | {"triplets": bad.astype(float)}, TypeError, text)
 
 
-def test_backend():
+def test_unknown_backend_is_refused():
     op, good = OPS[0], draw_operator_arguments(OPS[0])
     for bad in (1, b"fortran", ("fortran",), True, BACKENDS):
         assert_refused(op, good, TypeError, f"backend is a {type(bad).__name__}; expected a string", backend=bad)
@@ -433,7 +437,7 @@ def test_backend():
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
-def test_wrt(op):
+def test_unknown_wrt_names_are_refused(op):
     good, names = draw_operator_arguments(op), [f.name for f in op.fields]
     expected = ", ".join(names)
     for bad in (3, 1.5, True, np.float64(1), object()):
@@ -458,7 +462,7 @@ ODD_VALUES += map(np.array, (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 -
 def test_odd_values_give_results_or_named_errors(op):
     good, function = draw_operator_arguments(op), FUNCTIONS[op.name]
 
-    def error_text(arguments):
+    def get_error_text(arguments):
         try:
             function(**arguments)
         except (TypeError, ValueError) as error:
@@ -466,7 +470,7 @@ def test_odd_values_give_results_or_named_errors(op):
 
     for name in inspect.signature(function).parameters:
         for value in [*ODD_VALUES, None, *list_wrong_values(name, good.get(name), op)]:
-            text = error_text(good | {name: value})
+            text = get_error_text(good | {name: value})
             assert text is None or text.startswith(f"{op.name}: "), (name, value)
 
 
@@ -481,12 +485,12 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_wrong_output_arrays(op, field):
     good, name, label = draw_operator_arguments(op), field.name, f"out[{field.name!r}]"
-    keywords = {"wrt": name} if op.selective else {}
+    keywords = {"wrt": name} if op.accepts_wrt else {}
     shape = compute_fields(op, good, **keywords)[name].shape
 
     def assert_out_refused(kind, text, out):
         assert_refused(op, good, kind, f"{label} {text}", **keywords, out={name: out})
-        if op.selective or op.single:  # if there is only one field, its array may be passed directly
+        if op.accepts_wrt or op.returns_array:  # if there is only one field, its array may be passed directly
             assert_refused(op, good, kind, f"{label} {text}", **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
@@ -501,13 +505,13 @@ def test_wrong_output_arrays(op, field):
         assert_out_refused(ValueError, f"has shape {bad}; expected {numbers}", np.empty(bad, right))
     strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]
     if len(shape) > 1:
-        strided.append(empty_array(shape, "F", dtype=right))
+        strided.append(allocate_with_offset(shape, "F", dtype=right))
     for bad in strided:
         assert_out_refused(ValueError, f"has strides {bad.strides}; expected a C-contiguous array", bad)
     frozen = np.empty(shape, right)
     frozen.setflags(write=False)
     assert_out_refused(ValueError, "is read-only; expected a writable array", frozen)
-    unaligned = empty_array(shape, offset=1, dtype=right)
+    unaligned = allocate_with_offset(shape, offset=1, dtype=right)
     assert_out_refused(ValueError, f"is not aligned; expected memory aligned for {right}", unaligned)
 
 
@@ -515,7 +519,7 @@ def test_wrong_output_arrays(op, field):
 def test_output_overlapping_an_input(op, field):
     good, name = draw_operator_arguments(op), field.name
     shape = compute_fields(op, good)[name].shape
-    for a in op.select_present(good):
+    for a in op.select_present_arguments(good):
         if a.index or field.index:
             continue
         value = good[a.name]
@@ -553,14 +557,14 @@ def test_unknown_output_fields():
             for out in (np.empty(3), [np.empty(3)], "x", 3):
                 text = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
                 assert_refused(op, good, TypeError, text, out=out)
-        if op.selective:
+        if op.accepts_wrt:
             for name in names:
                 requested = [n for n in names if n != name]
                 text = f"out[{name!r}] is not computed; expected one of {', '.join(requested) or 'none'}"
                 assert_refused(op, good, ValueError, text, wrt=requested, out={name: np.empty(3)})
 
 
-def fill_with_garbage(value):
+def make_garbage_like(value):
     return np.full_like(value, np.nan if value.dtype.kind == "f" else 77)
 
 
@@ -569,21 +573,21 @@ def test_out_is_written_and_returned():
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw_operator_arguments(op)
         expected = compute_fields(op, good)
-        outs = {name: fill_with_garbage(value) for name, value in expected.items()}
+        outs = {name: make_garbage_like(value) for name, value in expected.items()}
         got = compute_fields(op, good, out=outs)
         assert_same_bits(got, expected)
         assert all(got[name] is outs[name] for name in outs)
         for name, value in expected.items():
-            keywords = {"wrt": name} if op.selective else {}
-            for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.single or op.selective) :]:
-                array = fill_with_garbage(value)
+            keywords = {"wrt": name} if op.accepts_wrt else {}
+            for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.returns_array or op.accepts_wrt) :]:
+                array = make_garbage_like(value)
                 got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
-                assert map_fields(op, got)[name] is array
+                assert map_fields_to_arrays(op, got)[name] is array
                 assert array.tobytes() == value.tobytes()
-            if op.selective:  # duplicates in `wrt` are ignored; fields missing from `out` are allocated
+            if op.accepts_wrt:  # duplicates in `wrt` are ignored; fields missing from `out` are allocated
                 again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
                 assert getattr(again, name) is array
-                array = fill_with_garbage(value)
+                array = make_garbage_like(value)
                 got = compute_fields(op, good, out={name: array})
                 assert_same_bits(got, expected)
                 assert got[name] is array

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from library_programs import array_pointer, compile_fortran, read_config
+from library_programs import array_pointer, compile_and_run_fortran, read_config
 from mutated_sources import assert_mutation_fails, write_mutated
 from programs import run_command
 
@@ -43,20 +43,22 @@ def prepare_c_arguments(op, case, arguments, wrt=None):
     checked = check_arguments(op, bound, None, None, LIBRARY_BY_BACKEND["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
-    index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
+    index = (
+        op.graph_kind.find_attribute(op.graph_kind.forward[0][0], values).dtype if op.graph_kind else np.dtype(np.int64)
+    )
     presence = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
     scalars = {n: ctypes.c_int((sizes | presence)[n]) for n in order.dims}
     scalars |= {n: ctypes.c_double(values[n]) for n in order.numbers}
     arrays = {}
     for n in order.graph:
-        array = op.graph.find(n, values)
+        array = op.graph_kind.find_attribute(n, values)
         arrays[n] = np.full(1, -1, index) if array is None else array.astype(index)
     for a in (a for n in order.inputs for a in op.arguments if a.name == n):
         value = values[a.name]
         absent = value is None and (a.given_back or values.get(a.name.rpartition("gg_")[2]) is None)
         size = 1 if absent else int(np.prod(trigraph.checks.evaluate_shape(a, sizes)))
         arrays[a.name] = np.zeros(size, index if a.index else dtype) if value is None else value
-    fields = {f.name: f for f in op.list_returned(values, sizes) if wrt is None or f.name in wrt}
+    fields = {f.name: f for f in op.list_returned_fields(values, sizes) if wrt is None or f.name in wrt}
     results = {}
     for f in op.fields:
         shape = trigraph.checks.evaluate_shape(f, sizes) if f.name in fields else (1,)
@@ -66,11 +68,11 @@ def prepare_c_arguments(op, case, arguments, wrt=None):
 
 def c_function_name(op, case, arrays):
     """Return the name of the C function for a case's dtypes."""
-    index = f"_{TYPES[str(next(iter(arrays.values())).dtype)]}" if op.graph else ""
+    index = f"_{TYPES[str(next(iter(arrays.values())).dtype)]}" if op.graph_kind else ""
     return f"trigraph_{op.name}_{TYPES[case.dtype]}{index}"
 
 
-def call_c_function(library, op, case, arguments, wrt=None):
+def check_and_call_c_function(library, op, case, arguments, wrt=None):
     """Call a C function, first with invalid scalars and indices, then correctly; return the results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     order = order_arguments(op, SHIM_SETS["fast"])
@@ -86,10 +88,10 @@ def call_c_function(library, op, case, arguments, wrt=None):
             assert function(*changed) == WRONG_NUMBER
     for place in range(len(order.dims) + 1, len(scalars) + 1):
         assert function(*passed[:place], ctypes.c_double(np.nan), *passed[place + 1 :]) == WRONG_NUMBER
-    lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}
+    lengths = dict((*op.graph_kind.forward, *op.graph_kind.fast, *op.graph_kind.reverse)) if op.graph_kind else {}
     for place, name in enumerate(order.graph, len(scalars) + 1):
         stop = evaluate(interface.UPPER_BOUNDS.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
-        array, absent = arrays[name], op.graph.find(name, arguments) is None
+        array, absent = arrays[name], op.graph_kind.find_attribute(name, arguments) is None
         for wrong in () if absent or not array.size or name == "reverse_edge" else (-1, stop):
             for at in (0, -1):
                 changed = array.copy()
@@ -131,8 +133,8 @@ def test_c_functions_give_the_packages_bits(fortran_library, definition):
     for case in yield_typed_cases(definition):
         for op, arguments in yield_operators_with_arguments(definition, case):
             expected = getattr(trigraph.fortran, op.name)(**arguments)
-            for name, array in call_c_function(fortran_library, op, case, arguments).items():
-                reference = expected if op.single else getattr(expected, name)
+            for name, array in check_and_call_c_function(fortran_library, op, case, arguments).items():
+                reference = expected if op.returns_array else getattr(expected, name)
                 assert array.tobytes() == reference.tobytes(), (op.name, name, case.dtype)
 
 
@@ -141,7 +143,7 @@ def test_the_library_has_no_symbol_of_python():
         assert not re.search(r"\bU _?Py", run_command("nm", "-D", path).stdout), path
 
 
-def test_threads_and_levels(fortran_library, tmp_path):
+def test_c_functions_set_threads_and_levels(fortran_library, tmp_path):
     assert fortran_library.trigraph_set_num_threads(0) == WRONG_NUMBER
     assert fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
     before = fortran_library.trigraph_get_num_threads()
@@ -266,7 +268,7 @@ def write_fortran_bridge(op):
 
     The last dimension of argument number `wrong` is one too large.
     """
-    order, dummies = order_arguments(op, SHIM_SETS["fast"]), calls.dummies(op, "f64", "i64")
+    order, dummies = order_arguments(op, SHIM_SETS["fast"]), calls.list_dummy_arguments(op, "f64", "i64")
     arrays = [d for d in dummies if d.shape]
     names = ["num_threads", *order.dims, *order.numbers, *(f"of_{n}" for n in order.graph)]
     names += [f"at_{d.name}" for d in arrays] + ["wrong"]
@@ -291,10 +293,10 @@ def write_fortran_bridge(op):
     for d in graphs:
         lines += [f"nullify({d.name})", *([f"if (has_{d.name} /= 0) &"] if d.optional else []), f"allocate({d.name})"]
         lines += [f"if (associated({d.name})) then"]
-        sizes = op.graph.sizes if op.graph.type_name != "Segments" else ()
+        sizes = op.graph_kind.sizes if op.graph_kind.type_name != "Segments" else ()
         lines += [f"{d.name}%{n} = {n}" for n in sizes]
         for n in order.graph:
-            for graph, part in (path.split(".") for path in op.graph.paths.get(n, (f"graph.{n}",))):
+            for graph, part in (path.split(".") for path in op.graph_kind.paths.get(n, (f"graph.{n}",))):
                 lines += [f"{d.name}%{part} = of_{n}"] if graph == d.name else []
         if not sizes:
             lines += [
@@ -302,7 +304,7 @@ def write_fortran_bridge(op):
                 f"{d.name}%num_members = size({d.name}%order)",
             ]
         lines += ["end if"]
-    requests = op.definition.requests
+    requests = op.definition.request_names
     passed = [d.name for d in dummies if d.name != "status" and d.name not in requests]
     passed = [f"{n}={n}" for n in passed] + ["status=status"]
     lines += [f"call {op.name}({CONTINUATION.join(passed)})"] + [
@@ -313,9 +315,9 @@ def write_fortran_bridge(op):
 
 def graph_array_length(op, name):
     """Return a Fortran expression for the length of a graph array, which is 1 if an optional graph is absent."""
-    lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
-    graph = op.graph.paths.get(name, ("graph.",))[0].partition(".")[0]
-    return f"merge({lengths[name]}, 1, has_{graph} /= 0)" if graph in op.graph.optional else lengths[name]
+    lengths = dict(op.graph_kind.forward + op.graph_kind.fast + op.graph_kind.reverse)
+    graph = op.graph_kind.paths.get(name, ("graph.",))[0].partition(".")[0]
+    return f"merge({lengths[name]}, 1, has_{graph} /= 0)" if graph in op.graph_kind.optional_names else lengths[name]
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +335,7 @@ def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     graph = order_arguments(op, SHIM_SETS["fast"]).graph
     passed = [ctypes.c_int(2), *scalars.values(), *(array_pointer(arrays[n]) for n in graph)]
-    for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
+    for d in (d for d in calls.list_dummy_arguments(op, "f64", "i64") if d.shape):
         name = d.table_entry.name
         if d.intent == "inout":
             passed.append(array_pointer(results[name]) if name in fields or not d.optional else None)
@@ -348,14 +350,14 @@ def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, 
     for case in yield_cases(definition, "float64", np.int64):
         for op, arguments in yield_operators_with_arguments(definition, case):
             without_cotangents = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
-            for given, wrt in ((arguments, None), (without_cotangents, op.fields[-1].name if op.selective else None)):
+            for given, wrt in ((arguments, None), (without_cotangents, op.fields[-1].name if op.accepts_wrt else None)):
                 status, results = call_procedure(bridge_library, op, case, given, wrt and (wrt,))
                 assert status == 0, (op.name, case.name)
-                expected = call_c_function(fortran_library, op, case, given, wrt and (wrt,))
+                expected = check_and_call_c_function(fortran_library, op, case, given, wrt and (wrt,))
                 assert results.keys() == expected.keys()
                 for name, array in results.items():
                     assert array.tobytes() == expected[name].tobytes(), (op.name, name, case.name)
-            for place, d in enumerate(calls.dummies(op, "f64", "i64"), 1):
+            for place, d in enumerate(calls.list_dummy_arguments(op, "f64", "i64"), 1):
                 if d.shape and (d.intent == "inout" or arguments.get(d.table_entry.name) is not None):
                     status, results = call_procedure(bridge_library, op, case, arguments, wrong=place)
                     absent = d.intent == "inout" and d.table_entry.name not in results
@@ -404,7 +406,7 @@ end program calls_program
 
 def test_wrong_arguments_have_their_number_as_status(tmp_path):
     expected = [0, 0, 0, 0, -1, -2, -4, -2, -5, -6, -10, -11, -13, -16, 0, 5]
-    assert [int(word) for word in compile_fortran(tmp_path, CALLS_PROGRAM).split()] == expected
+    assert [int(word) for word in compile_and_run_fortran(tmp_path, CALLS_PROGRAM).split()] == expected
 
 
 def test_constants_are_the_positions_of_choices():
@@ -422,12 +424,12 @@ def write_c_pointer(op, real, index):
     kinds = ["int" for _ in (*order.threads, *order.dims)] + ["double" for _ in order.numbers]
     kinds += [f"const {whole} *" for _ in order.graph] + [f"const {numbers[n]}" for n in order.inputs]
     kinds += ["int" for _ in order.wants] + [numbers[n] for n in order.outputs]
-    name = calls.c_name(op, real, index)
+    name = calls.name_c_function(op, real, index)
     return f"int (*of_{name})({', '.join(kinds)}) = {name};\n"
 
 
 def test_the_header_declares_the_functions_of_the_table(tmp_path):
-    pointers = [write_c_pointer(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
+    pointers = [write_c_pointer(op, *one) for op in calls.EXPORTED.values() for one in calls.list_kind_pairs(op)]
     for end, compiler in (("c", "cc"), ("cpp", "c++")):
         (tmp_path / f"a.{end}").write_text('#include "trigraph.h"\n' + "".join(pointers))
         flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *read_config("--include")]

@@ -30,7 +30,7 @@ DTYPES = (np.float32, np.float64)
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
-def call_operator(name, backend, *args, **keywords):
+def call_without_warnings(name, backend, *args, **keywords):
     """Call an operator, and suppress NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
@@ -62,7 +62,7 @@ def test_infinite_scores_follow_ieee(backend):
         dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
         options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
         inputs = src, dst, weights, graph
-        result = call_operator("mha_gat_n2n_fwd", backend, *inputs, return_softmax_scores=True, **options)
+        result = call_without_warnings("mha_gat_n2n_fwd", backend, *inputs, return_softmax_scores=True, **options)
         with np.errstate(all="ignore"):
             logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
             alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
@@ -70,7 +70,7 @@ def test_infinite_scores_follow_ieee(backend):
         parts = zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
         expected = [part @ values for part, values in parts]
         assert_close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
-        grads = call_operator("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), *inputs, **options)
+        grads = call_without_warnings("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), *inputs, **options)
         reached = np.array([np.isnan(alpha[p]).any() for p in ([0, 3], [1, 4, 5], [2, 6])])
         np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
         assert np.isfinite(grads.dst_embedding[2]).all()
@@ -78,7 +78,7 @@ def test_infinite_scores_follow_ieee(backend):
         np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
-def score_parallel_edges(score):
+def make_parallel_edge_arguments(score):
     """Return arguments of attention for one node with two equal in-edges."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
@@ -91,8 +91,11 @@ def score_parallel_edges(score):
 
 
 @pytest.mark.parametrize(("activation", "score"), [("sigmoid", s) for s in (37.0, 50.0, 70.0)] + [("tanh", 25.0)])
-def test_scale_of_an_underflowing_slope(activation, score):
-    values = score_parallel_edges(score) | {"activation": activation, "grad_output_embedding": np.array([[1.0, 0.7]])}
+def test_underflowing_slope_has_a_positive_scale(activation, score):
+    values = make_parallel_edge_arguments(score) | {
+        "activation": activation,
+        "grad_output_embedding": np.array([[1.0, 0.7]]),
+    }
     fields = compute_with_judge(OPERATORS["mha_gat_n2n_bwd"], values)
     assert (fields["attention_weights"][2] > 0).all()
 
@@ -122,7 +125,7 @@ def test_tanh_is_within_two_epsilon(level, dtype):
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 9])
-def test_any_number_and_width_of_heads(heads, dtype, backend):
+def test_any_head_count_and_width_is_accurate(heads, dtype, backend):
     """Results agree with the judge for many head counts and widths, which determine how rows are vectorised."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32, 64]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
@@ -137,7 +140,7 @@ ARG_EXTREMUM = {"min": np.argmin, "max": np.argmax}
 NAN, INF = np.nan, np.inf
 
 
-def make_star_graph(messages, index=np.int64):
+def make_message_graph(messages, index=np.int64):
     """Return features, and a graph with one destination per list of messages and one source per message."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
@@ -161,10 +164,10 @@ def test_extremum_location_equals_numpy(backend, op, dtype, index):
         [INF, NAN],
         [0.0, -0.0, 0.0],
     ]
-    values, graph = make_star_graph(messages, index)
+    values, graph = make_message_graph(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        result = call_operator("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
+        result = call_without_warnings("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + ARG_EXTREMUM[op](m) if m else -1 for start, m in starts])
         assert result.output_extrema_location.dtype == index
@@ -172,7 +175,7 @@ def test_extremum_location_equals_numpy(backend, op, dtype, index):
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
         np.testing.assert_array_equal(result.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
-        grads = call_operator("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
+        grads = call_without_warnings("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
         assert not np.delete(grads.embedding[:, 0], expected[chosen]).any()
         np.testing.assert_array_equal(grads.embedding[expected[chosen], 0], g[chosen, 0])
@@ -181,40 +184,42 @@ def test_extremum_location_equals_numpy(backend, op, dtype, index):
 
 
 @EACH_BACKEND
-def test_ties_and_nan_far_apart(backend):
+def test_first_extremum_or_nan_is_selected(backend):
     """Among 700 in-edges (three chunks), the first of equal extrema is selected, or the first NaN in any chunk."""
     for op, first in itertools.product(ARG_EXTREMUM, (3, 300, 699)):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
         messages[[first, 699]] = sign * 2.0
-        values, graph = make_star_graph([messages, np.where(np.arange(700) >= first, NAN, messages)])
-        result = call_operator("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+        values, graph = make_message_graph([messages, np.where(np.arange(700) >= first, NAN, messages)])
+        result = call_without_warnings("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
         np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
 
 @EACH_BACKEND
-def test_weights_that_sum_to_zero(backend):
+def test_mean_with_zero_weight_sum_is_nonfinite(backend):
     """A mean whose weights sum to 0 is NaN (0/0) or infinite (x/0); other destinations are unaffected."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    result = call_operator("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
+    result = call_without_warnings("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(result.node_degree, [0, 0, 0, 1.5])
     np.testing.assert_array_equal(result.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
     np.testing.assert_allclose(result.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
-    grads = call_operator("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
+    grads = call_without_warnings("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
     np.testing.assert_array_equal(np.isfinite(grads.edge_weight), [False] * 4 + [True] * 2)
     np.testing.assert_allclose(grads.embedding[2:], [[2 / 3] * 2, [1 / 3] * 2, [0, 0]], rtol=1e-15)
     np.testing.assert_allclose(grads.edge_weight[4:], [(3 - 5 + 6 - 4) / 1.5, (9 - 5 + 0 - 4) / 1.5], atol=1e-15)
     inputs = embedding, weights
-    second = call_operator("agg_weighted_n2n_bwd2", backend, *inputs, g, *inputs, graph, op="mean")
+    second = call_without_warnings("agg_weighted_n2n_bwd2", backend, *inputs, g, *inputs, graph, op="mean")
     assert np.isfinite(second.grad_output_embedding[2:]).all()
     assert np.isfinite(second.embedding[2:]).all()
     assert np.isfinite(second.edge_weight[4:]).all()
-    counted = call_operator("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count")
+    counted = call_without_warnings(
+        "agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count"
+    )
     np.testing.assert_array_equal(counted.node_degree, [2, 2, 0, 2])
     np.testing.assert_array_equal(counted.output_embedding[:3], [[0, 0], [0.5, 0], [0, 0]])
 
@@ -230,7 +235,7 @@ def make_complete_graph(nodes=9):
     return EdgeGraph(src, dst, nodes)
 
 
-def draw_arguments(rng, edges, dtype):
+def draw_edge_inputs(rng, edges, dtype):
     shapes = {"vec": (edges, 3), "sbf_rad": (edges, S * R), "embedding": (edges, C), "weights": (S * R + C, M)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
@@ -248,7 +253,7 @@ def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     return arrays
 
 
-def extreme_lengths(dtype):
+def draw_extreme_exponents(dtype):
     """Return shuffled exponents of powers of two, from the smallest subnormal to beyond the largest finite power."""
     info = np.finfo(dtype)
     powers = np.linspace(info.minexp - info.nmant, info.maxexp, 72).astype(int)
@@ -259,8 +264,8 @@ def extreme_lengths(dtype):
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
     """Multiplying vec by powers of two divides its gradients by them and leaves other results bitwise unchanged."""
-    rng, graph, powers = np.random.default_rng(2), make_complete_graph(), extreme_lengths(dtype)
-    base = draw_arguments(rng, graph.num_edges, dtype)
+    rng, graph, powers = np.random.default_rng(2), make_complete_graph(), draw_extreme_exponents(dtype)
+    base = draw_edge_inputs(rng, graph.num_edges, dtype)
     # Components are below 1, so that scaled vectors are finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
     base["vec"][:, 0] = rng.choice([-1, 1], len(powers)) * np.nextafter(dtype(1), dtype(0))
@@ -269,7 +274,7 @@ def test_only_directions_matter(backend, dtype):
     base["vec"], along = np.ldexp(vec, -powers), np.ldexp(gg_vec, -powers)
     assert np.isfinite(vec).all()
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
-    cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
+    cotangents = {f"gg_{name}": array for name, array in draw_edge_inputs(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     base_results = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # gradients grow as 1 / |vec|
@@ -288,8 +293,8 @@ def test_only_directions_matter(backend, dtype):
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     """Y_0 is constant: NaN in degree 0 of sbf_rad does not affect vec's gradient, nor does gg_vec affect degree 0."""
     rng, graph = np.random.default_rng(4), make_complete_graph(nodes)
-    inputs = draw_arguments(rng, graph.num_edges, np.float64)
-    cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
+    inputs = draw_edge_inputs(rng, graph.num_edges, np.float64)
+    cotangents = {f"gg_{n}": a for n, a in draw_edge_inputs(rng, graph.num_edges, np.float64).items()}
     grad_out = rng.standard_normal((graph.num_edges, C))
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
@@ -333,7 +338,7 @@ def test_nonpositive_distances(backend, wrong):
 
 
 @EACH_BACKEND
-def test_parallel_edges_that_are_most_of_a_sum(backend):
+def test_excluding_dominant_parallel_edges_stays_accurate(backend):
     """The remainder is accurate if four parallel edges that dominate their node's sum are excluded."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
@@ -342,7 +347,7 @@ def test_parallel_edges_that_are_most_of_a_sum(backend):
     by_source = np.lexsort((dst, src))
     graph = EdgeGraph(src[by_source], dst[by_source], nodes)
     for dtype in DTYPES:
-        inputs = draw_arguments(rng, graph.num_edges, dtype)
+        inputs = draw_edge_inputs(rng, graph.num_edges, dtype)
         pair = (graph.src < 2) & (graph.dst < 2)
         inputs["embedding"][pair], inputs["sbf_rad"][pair] = dtype(2.0**20), inputs["sbf_rad"][0]
         call = {"graph": graph, "num_spherical": S, "num_radial": R}
@@ -354,7 +359,7 @@ def test_parallel_edges_that_are_most_of_a_sum(backend):
 
 
 @EACH_BACKEND
-def test_a_left_out_edge_that_is_most_of_a_sum(backend):
+def test_excluding_one_dominant_edge_stays_accurate(backend):
     """The twelfth of the 40 in-edges of node 0 dominates, and only its own reverse excludes it.
 
     gpu-host stages eight edges at a time, so the excluded edge is in the second group.
@@ -370,7 +375,7 @@ def test_a_left_out_edge_that_is_most_of_a_sum(backend):
         assert_accurate(op, values, compute_fields(op, values, backend=backend), backend in ("fortran", "gpu-host"))
 
 
-def test_rows_of_several_copies():
+def test_rows_of_64_channels_are_accurate():
     """GemNet-OC's kernels copy a row of 64 channels to shared memory in several pieces of 16 bytes."""
     sizes = {"emb_in": 64, "emb_out": 64, "interm": 16, "num_spherical": 7}
     for op in (OPERATORS[f"interaction_bilinear_{order}"] for order in ("fwd", "bwd", "bwd2")):

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from programs import run_command
-from table_calls import OPS_WITH_BWD3, draw_operator_arguments, map_fields
+from table_calls import OPS_WITH_BWD3, draw_operator_arguments, map_fields_to_arrays
 
 import trigraph.fortran
 from trigraph.fortran import judge, reference
@@ -33,7 +33,7 @@ def read_type_characters(function):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_wrapped_types(module):
+def test_wrapped_arrays_have_dtypes_of_name(module):
     """Every wrapped function's arrays have the dtypes in its name (`trigraph verify` calls all of the functions)."""
     wrapped = list_wrapped_functions(importlib.import_module(f"trigraph.fortran.{module}"))
     assert len(wrapped) > len(OPERATORS)
@@ -44,7 +44,7 @@ def test_wrapped_types(module):
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
 
-def make_unit_arguments(op):
+def make_arguments_of_ones(op):
     """Return arguments of ones, so that every argument affects the results, except where 1 is a special value.
 
     These arguments stay random: a distance of 1 is the cutoff, and vectors of ones would all be parallel.
@@ -71,16 +71,16 @@ def test_the_judge_keeps_both_halves_of_a_pair():
     for op in OPS_WITH_BWD3:
         back = {a.name: None for a in op.arguments if a.given_back}  # None: the judge recomputes the results of fwd
         good = {
-            name: judge.pair(v) if isinstance(v, np.ndarray) else v
-            for name, v in (make_unit_arguments(op) | back).items()
+            name: judge.make_exact_pair(v) if isinstance(v, np.ndarray) else v
+            for name, v in (make_arguments_of_ones(op) | back).items()
         }
         function = getattr(judge, op.name)
-        plain = {n: v for n, v in map_fields(op, function(**good)).items() if v.dtype.kind == "f"}
-        for a in op.select_present(good):
+        plain = {n: v for n, v in map_fields_to_arrays(op, function(**good)).items() if v.dtype.kind == "f"}
+        for a in op.select_present_arguments(good):
             for half, step in ((0, STEP), (1, STEP), (1, 2.0**-80)):
                 moved = good[a.name].copy()
                 moved[half] += step * make_distinct_factors(moved[half])
-                got = map_fields(op, function(**(good | {a.name: moved})))
+                got = map_fields_to_arrays(op, function(**(good | {a.name: moved})))
                 change = max(compute_largest_change(got[name], plain[name]) for name in plain)
                 assert step / 64 < change < 1e4 * step, (op.name, a.name, half, step)
 
@@ -88,7 +88,7 @@ def test_the_judge_keeps_both_halves_of_a_pair():
 def test_judge_pairs_are_exact():
     x, v = np.random.default_rng(0).standard_normal((2, 50))
     for step in (0.0, 2.0**-30, 2.0**-70, 2.0**-200):
-        pairs = judge.pair(x, step, v)
+        pairs = judge.make_exact_pair(x, step, v)
         assert np.array_equal(pairs[0], x + step * v)
         for numbers in zip(*pairs, x, v, strict=True):
             hi, lo, a, b = map(Fraction, numbers)
@@ -98,16 +98,16 @@ def test_judge_pairs_are_exact():
 def test_dot_is_exact_beyond_float64():
     a = np.array([1.0, 1.0, -1.0])
     b = np.array([1.0, 2.0**-70, 1.0])
-    hi, lo, scale = judge.dot(judge.pair(a), judge.pair(b))
+    hi, lo, scale = judge.compute_dot_and_scale(judge.make_exact_pair(a), judge.make_exact_pair(b))
     assert hi + lo == 2.0**-70
     assert scale == 2.0
-    assert judge.dot(np.zeros((2, 0)), np.zeros((2, 0))) == (0.0, 0.0, 0.0)
+    assert judge.compute_dot_and_scale(np.zeros((2, 0)), np.zeros((2, 0))) == (0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="dot: shapes"):
-        judge.dot(np.zeros((2, 3)), np.zeros((2, 4)))
+        judge.compute_dot_and_scale(np.zeros((2, 3)), np.zeros((2, 4)))
 
 
 @pytest.mark.parametrize("backend", [reference, trigraph.fortran], ids=["reference", "fast"])
-def test_sizes_that_fortran_cannot_count(backend):
+def test_sizes_beyond_int32_are_refused(backend):
     op = OPERATORS["gno_kernel_fwd"]
     values = draw_operator_arguments(op, num_edges=1)
     huge = np.broadcast_to(values["coords"], (2**31, values["coords"].shape[1]))

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 from expect_error import expect_error
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute_fields, draw_operator_arguments, map_fields
+from table_calls import (
+    CPU_BACKENDS,
+    OPS,
+    assert_same_bits,
+    compute_fields,
+    draw_operator_arguments,
+    map_fields_to_arrays,
+)
 
 import trigraph
 from trigraph.table import ORDERS, OVER_FORMS
@@ -15,7 +22,7 @@ EMPTY = {"edges": {"num_edges": 0, "num_triplets": 0}, "triplets": {"num_triplet
 def call_form_chooser(op, values, **keywords):
     """Call the function that selects the operator; return the fields of that operator."""
     chooser = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
-    result = map_fields(chooser, getattr(trigraph, chooser.name)(**values, **keywords))
+    result = map_fields_to_arrays(chooser, getattr(trigraph, chooser.name)(**values, **keywords))
     assert [*result] == [f.name for f in chooser.fields]
     assert all(result[name] is None for name in {*result} - {f.name for f in op.fields})
     return {f.name: result[f.name] for f in op.fields}
@@ -27,7 +34,7 @@ def test_results_equal_the_chosen_operator(op, backend):
     values = draw_operator_arguments(op, np.float32)
     expected = compute_fields(op, values, backend=backend)
     assert_same_bits(call_form_chooser(op, values, backend=backend), expected)
-    if op.selective:
+    if op.accepts_wrt:
         out = {"weight": np.empty_like(expected["weight"])}
         got = call_form_chooser(op, values, backend=backend, wrt=["weight"], out=out)
         assert got["weight"] is out["weight"]
@@ -37,13 +44,13 @@ def test_results_equal_the_chosen_operator(op, backend):
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("none", EMPTY)
 @pytest.mark.parametrize("op", OPERATORS)
-def test_empty_lists(op, none, backend):
+def test_empty_lists_give_empty_or_zero_results(op, none, backend):
     """Without edges or triplets, sums are zero, and arrays with one row per edge or triplet are empty or zero."""
-    sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph}
+    sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph_kind}
     values = draw_operator_arguments(op, **sizes)
     got = call_form_chooser(op, values, backend=backend)
     assert_same_bits(got, compute_fields(op, values, backend=backend))
-    if none == "edges" or op.graph:
+    if none == "edges" or op.graph_kind:
         assert not any(a.any() for a in got.values())
 
 
@@ -66,7 +73,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("order", "values", "text"), BAD)
-def test_bad_input(order, values, text):
+def test_basis_embedding_refuses_bad_input(order, values, text):
     if order == "bwd2":
         values = {"gg_rad_basis": values["rad_basis"], "gg_weight": values["weight"], **values}
     with expect_error(text):

@@ -12,7 +12,7 @@ from compiled_programs import compiled_whole  # noqa: E402
 from tensors import convert_to_tensors  # noqa: E402
 
 from trigraph import Segments, basis_embedding_fwd, interaction_bilinear_fwd  # noqa: E402
-from trigraph.benchmarks.gemnet import number_members  # noqa: E402
+from trigraph.benchmarks.gemnet import compute_indices_within_lists  # noqa: E402
 from trigraph.torch import nn  # noqa: E402
 from trigraph.verification import golden  # noqa: E402
 
@@ -29,15 +29,15 @@ def read_golden_vectors(name):
         return dict(archive)
 
 
-class PaddedCase:
+class UnsortedTripletCase:
     """Random arguments with unsorted triplets; some edges and atoms have no triplets."""
 
     def __init__(self, dtype=np.float64, index=np.int64):
         rng = np.random.default_rng(0)
         self.outer = rng.integers(1, EDGES, 23).astype(index)
-        self.inner = number_members(self.outer).astype(index)
+        self.inner = compute_indices_within_lists(self.outer).astype(index)
         self.atom = rng.integers(0, ATOMS - 1, EDGES).astype(index)
-        self.number = number_members(self.atom).astype(index)
+        self.number = compute_indices_within_lists(self.atom).astype(index)
         shapes = {
             "weight": (RADIAL, SPHERICAL, INTERM),
             "radial": (INTERM, RADIAL),
@@ -87,7 +87,7 @@ def assert_close(got, expected, eps=1e-12):
 
 @pytest.mark.parametrize("name", VECTORS)
 @each_form
-def test_golden(padded, name):
+def test_layers_reproduce_fairchem_results(padded, name):
     """With fairchem's weights, the layers reproduce fairchem's results."""
     z = read_golden_vectors(name)
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
@@ -112,7 +112,7 @@ def test_golden(padded, name):
 
 @pytest.mark.parametrize("edges", [0, 4])
 @each_form
-def test_empty_lists(padded, edges):
+def test_empty_lists_give_zero_results(padded, edges):
     """Results for empty lists of edges, triplets or slots are zero; fairchem's layers fail for some of these lists."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
@@ -130,7 +130,7 @@ def test_empty_lists(padded, edges):
 
 def test_empty_slots_are_zero():
     """Unfilled slots are treated as zero, and a NaN in one edge's slots does not affect other edges."""
-    case = PaddedCase(np.float32, np.int32)
+    case = UnsortedTripletCase(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
     basis = apply_embedding(True, case.weight, case.rad_basis, case.sph_basis, **case.lists)
     got = apply_bilinear(case.dense, basis, case.m, case.outer, case.inner).detach().numpy()
@@ -145,7 +145,10 @@ BAD_BASIS = [
     ({"sph_basis": lambda x: x.astype(np.float16)}, "TypeError: ...sph_basis has dtype ...float16; expected"),
     ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
     ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
-    ({"idx_sph_inner": None, "weight": PaddedCase().radial}, "ValueError: ...for a sph_basis without idx_sph_inner"),
+    (
+        {"idx_sph_inner": None, "weight": UnsortedTripletCase().radial},
+        "ValueError: ...for a sph_basis without idx_sph_inner",
+    ),
     ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has ...22...; expected ...num_triplets"),
     ({"idx_sph_outer": lambda i: i + 1}, "ValueError: ...idx_sph_outer... is 9; expected 0 <= ... = 9"),
     ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < "),
@@ -172,8 +175,8 @@ LAYER_NAMES = {apply_embedding: "BasisEmbedding", apply_bilinear: "EfficientInte
 
 
 @pytest.mark.parametrize(("layer", "changes", "text"), BAD)
-def test_bad_input(layer, changes, text):
-    case = PaddedCase()
+def test_gemnet_layers_refuse_bad_input(layer, changes, text):
+    case = UnsortedTripletCase()
     given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists
     if layer is apply_embedding:
         given |= case.atoms | {"padded": True}
@@ -200,9 +203,9 @@ def test_slots_beyond_memory(slot):
 
 
 @pytest.mark.parametrize("into_atoms", [False, True])
-def test_sums_with_and_without_padding(into_atoms):
+def test_padded_and_unpadded_layers_agree_with_operators(into_atoms):
     """Layers agree with the operators for padded lists, unpadded lists and Segments; the gradients agree, too."""
-    case = PaddedCase(index=np.int32)
+    case = UnsortedTripletCase(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
     rad_W1 = basis_embedding_fwd(case.rad_basis, case.weight)
@@ -224,8 +227,8 @@ def test_sums_with_and_without_padding(into_atoms):
 
 
 @compiled_whole
-def test_compiled_and_copied():
-    case = PaddedCase()
+def test_compiled_layers_agree_and_pickles_keep_weights():
+    case = UnsortedTripletCase()
     triplets, atoms = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
     inner = convert_to_tensors(case.inner)
     embed, interact = make_embedding_layer(case.weight, padded=False), make_bilinear_layer(case.dense)
@@ -245,7 +248,7 @@ def test_compiled_and_copied():
         assert torch.equal(pickle.loads(pickle.dumps(layer)).weight, layer.weight)
 
 
-def test_initial_weights():
+def test_initial_weights_have_zero_mean_and_he_variance():
     """Initial weights have mean 0 over the summation axis, and the variance of He initialisation."""
     torch.manual_seed(0)
     for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):

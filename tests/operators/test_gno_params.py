@@ -17,7 +17,7 @@ def draw_parameter_blocks(dtype=np.float64):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_layout(dtype):
+def test_packed_blocks_are_column_major(dtype):
     arrays = draw_parameter_blocks(dtype)
     params = pack_gno_params(**arrays)
     assert params.dtype == dtype
@@ -43,7 +43,7 @@ def test_blocks_are_views():
 
 
 @pytest.mark.parametrize("name", ["U", "b_u", "V", "b_v"])
-def test_pack_bad_input(name):
+def test_pack_gno_params_refuses_bad_input(name):
     good = draw_parameter_blocks()
     text = f"pack_gno_params: {name} is a list; expected an ndarray"
     assert_raises(TypeError, text, pack_gno_params, **(good | {name: [1.0]}))
@@ -58,7 +58,7 @@ def test_pack_bad_input(name):
     assert_raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
 
 
-def test_unpack_bad_input():
+def test_unpack_gno_params_refuses_bad_input():
     params = pack_gno_params(**draw_parameter_blocks())
     text = f"unpack_gno_params: params has shape (1, {params.size}); expected rank 1"
     assert_raises(ValueError, text, unpack_gno_params, params[None], D, F_IN, F_OUT)

@@ -35,7 +35,7 @@ SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubSett
 HUB_SETTINGS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
-def make_csc(sizes):
+def make_hub_graph(sizes):
     """Return edges from sources 0 and 1 into one node or one node per pair; there are two edge rows or one per edge."""
     src = np.tile(np.arange(2), sizes["num_positions"] // 2)
     dst = np.repeat(np.arange(sizes["num_dst_nodes"]), sizes["num_positions"] // sizes["num_dst_nodes"])
@@ -43,16 +43,16 @@ def make_csc(sizes):
     return {"graph": CSC.from_coo(src, dst, 2, sizes["num_dst_nodes"], rows, sizes["num_edges"])}
 
 
-def make_segments(sizes):
+def make_equal_segments(sizes):
     """Return Segments in which all segments have the same number of members."""
 
-    def share_members(number, bound):
+    def divide_members(number, bound):
         return Segments(np.repeat(np.arange(bound), number // bound), bound)
 
-    graphs = {"triplets": share_members(sizes["num_triplets"], sizes["num_edges"])}
+    graphs = {"triplets": divide_members(sizes["num_triplets"], sizes["num_edges"])}
     if "num_outputs" in sizes:
-        graphs["atoms"] = share_members(sizes["num_edges"], sizes["num_outputs"])
-        graphs["idx_in"] = share_members(sizes["num_triplets"], sizes["num_inputs"])
+        graphs["atoms"] = divide_members(sizes["num_edges"], sizes["num_outputs"])
+        graphs["idx_in"] = divide_members(sizes["num_triplets"], sizes["num_inputs"])
     return graphs
 
 
@@ -75,10 +75,10 @@ INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_o
 FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # sums into an atom over edges with 50 triplets each
 HUB_GRAPHS = {
     None: HubGrowth(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
-    "csc": HubGrowth(make_csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
-    "triplets": HubGrowth(make_segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
+    "csc": HubGrowth(make_hub_graph, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
+    "triplets": HubGrowth(make_equal_segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
     "bilinear": HubGrowth(
-        make_segments,
+        make_equal_segments,
         EDGE | {"num_outputs": 1, "num_inputs": 1},
         "num_triplets",
         [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW],
@@ -102,7 +102,9 @@ CASES = [
 
 def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
     """Return positive arguments of a call with few edges and nodes, without results of fwd."""
-    sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
+    sizes = {s: min(WIDTH, op.definition.get_limited_symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {
+        "num_edges": 1
+    }
     values = draw_operator_arguments(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
     if "attention_weights" in values:  # make scores small, so that their rounding errors hardly matter
         values["attention_weights"] *= dtype(1e-3)
@@ -116,7 +118,7 @@ def assert_multiple(got, judged, factor, what):
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
-def repeat_rows(op, values, repetitions, make, small_sizes):
+def enlarge_arguments(op, values, repetitions, make, small_sizes):
     """Return the arguments of the large call; `repetitions` maps each axis to the number of repetitions of its rows."""
     arrays = [a for a in op.arguments if a.dims[0] in repetitions and not a.given_back]
     tiles = {a.name: (repetitions[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
@@ -124,13 +126,13 @@ def repeat_rows(op, values, repetitions, make, small_sizes):
     return values | make({name: size * repetitions.get(name, 1) for name, size in small_sizes.items()}) | rows
 
 
-def assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean):
+def assert_sums_are_multiples(settings_of_hub, definition, setting, size_divisors, mean):
     """Compare a definition's operators for large calls with multiples of the judge's results for a small call."""
     make, small_sizes, terms, _ = HUB_GRAPHS[definition.graph]
     repetitions = {name: settings_of_hub.terms // divisor for name, divisor in ({terms: 1} | size_divisors).items()}
     for op in (o for o in OPS if o.definition is definition and o.order in settings_of_hub.orders):
         values = draw_small_arguments(op, settings_of_hub.dtype, make(small_sizes), setting)
-        large = repeat_rows(op, values, repetitions, make, small_sizes)
+        large = enlarge_arguments(op, values, repetitions, make, small_sizes)
         got, judged = compute_fields(op, large, backend=settings_of_hub.backend), compute_with_judge(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = repetitions.get(field.dims[0], 1)
@@ -142,14 +144,16 @@ def assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean
 
 @pytest.mark.parametrize("settings_of_hub", HUB_SETTINGS)
 @pytest.mark.parametrize(("definition", "setting", "size_divisors", "mean"), CASES)
-def test_equal_terms(definition, setting, size_divisors, mean, settings_of_hub):
-    assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean)
+def test_sums_of_equal_terms_are_accurate(definition, setting, size_divisors, mean, settings_of_hub):
+    assert_sums_are_multiples(settings_of_hub, definition, setting, size_divisors, mean)
 
 
-def test_a_million_terms_of_a_row_of_the_emulator():
+def test_sum_of_million_terms_is_accurate_in_emulator():
     """A sum of a million terms in gpu-host, where eight threads add a thousand partial sums each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
-    assert_equal_terms(HubSettings("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
+    assert_sums_are_multiples(
+        HubSettings("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False
+    )
 
 
 def make_star_graph(n_in, n_out):
@@ -168,7 +172,7 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 
 
 @pytest.mark.parametrize(("settings_of_hub", "n_in", "n_out"), STARS)
-def test_equal_edges_at_one_node(settings_of_hub, n_in, n_out):
+def test_sums_over_equal_edges_are_accurate(settings_of_hub, n_in, n_out):
     """At one node, all in-edges are equal and all out-edges are equal, so that sums are multiples of one term."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in settings_of_hub.orders):
         values = draw_small_arguments(op, settings_of_hub.dtype, make_star_graph(1, 1))
@@ -193,14 +197,14 @@ def test_equal_edges_at_one_node(settings_of_hub, n_in, n_out):
         pytest.param([64] + [1] * 47, id="one block"),
     ],
 )
-def test_parameters_where_degrees_differ(degrees, dtype):
+def test_parameter_gradients_are_accurate_for_unequal_degrees(degrees, dtype):
     """Parameter gradients are accurate sums over nodes of very different degrees."""
     total = sum(degrees)
     dst = np.repeat(np.arange(len(degrees)), degrees)
     graph = CSC.from_coo(dst * 0, dst, 1, len(degrees))
     numbers = {"num_edges": total, "num_dst_nodes": len(degrees)}
     one_edge = CSC.from_coo(dst[:1] * 0, dst[:1], 1, 1)
-    for op in (o for o in OPS if o.definition.name == "gno_message" and o.selective):
+    for op in (o for o in OPS if o.definition.name == "gno_message" and o.accepts_wrt):
         for seed in range(5):
             values = draw_small_arguments(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}

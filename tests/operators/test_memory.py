@@ -16,7 +16,7 @@ import pytest
 
 import trigraph
 from trigraph.fortran import memory
-from trigraph.fortran.memory import LEAST, Blocks
+from trigraph.fortran.memory import LEAST, BlockPool
 
 LARGE = (LEAST // 4,)  # shape of the smallest float32 array whose memory is kept
 
@@ -26,11 +26,11 @@ def array_address(array: np.ndarray) -> int:
 
 
 @pytest.fixture
-def memory_blocks() -> Blocks:
-    return Blocks(kept=8 * LEAST)
+def memory_blocks() -> BlockPool:
+    return BlockPool(kept=8 * LEAST)
 
 
-def test_arrays_are_ordinary(memory_blocks: Blocks) -> None:
+def test_arrays_are_ordinary(memory_blocks: BlockPool) -> None:
     array = memory_blocks.empty((LEAST // 64, 8), np.dtype(np.float64))
     assert type(array) is np.ndarray
     assert array.shape == (LEAST // 64, 8)
@@ -44,7 +44,7 @@ def test_arrays_are_ordinary(memory_blocks: Blocks) -> None:
 
 
 @pytest.mark.parametrize("make_reference", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
-def test_referenced_memory_is_not_reused(memory_blocks: Blocks, make_reference) -> None:
+def test_referenced_memory_is_not_reused(memory_blocks: BlockPool, make_reference) -> None:
     array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 7
     view = make_reference(array)
@@ -54,7 +54,7 @@ def test_referenced_memory_is_not_reused(memory_blocks: Blocks, make_reference) 
     assert np.all(np.asarray(view) == 7)
 
 
-def test_blocks_are_reused_for_similar_sizes(memory_blocks: Blocks) -> None:
+def test_blocks_are_reused_for_similar_sizes(memory_blocks: BlockPool) -> None:
     array = memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
     before = array_address(array)
     del array
@@ -65,13 +65,13 @@ def test_blocks_are_reused_for_similar_sizes(memory_blocks: Blocks) -> None:
     assert array_address(memory_blocks.empty((LEAST,), np.dtype(np.int8))) != before
 
 
-def test_small_and_very_large_arrays_are_numpys_own(memory_blocks: Blocks) -> None:
+def test_small_and_very_large_arrays_are_numpys_own(memory_blocks: BlockPool) -> None:
     for size in (0, 1, LEAST - 1, memory_blocks.kept + 1):
         assert memory_blocks.empty((size,), np.dtype(np.int8)).flags.owndata
     assert not memory_blocks.blocks
 
 
-def test_kept_memory_is_limited(memory_blocks: Blocks) -> None:
+def test_kept_memory_is_limited(memory_blocks: BlockPool) -> None:
     held = [memory_blocks.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
     assert [a.flags.owndata for a in held] == [False, False, True, True]
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
@@ -81,7 +81,7 @@ def test_kept_memory_is_limited(memory_blocks: Blocks) -> None:
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
 
 
-def test_forked_processes_share_no_memory(memory_blocks: Blocks) -> None:
+def test_forked_processes_share_no_memory(memory_blocks: BlockPool) -> None:
     array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
     child = os.fork()
@@ -134,7 +134,7 @@ def test_nested_calls_share_no_block(outcome: str, free: int) -> None:
     step, finished = 0, False
     while not finished:
         step += 1
-        blocks = Blocks(kept=8 * LEAST)
+        blocks = BlockPool(kept=8 * LEAST)
         kept = [blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(free)]
         kept.clear()
         held.clear()
@@ -160,7 +160,9 @@ def test_nested_calls_share_no_block(outcome: str, free: int) -> None:
     assert step > 100
 
 
-def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_memory_raises_error_and_frees_blocks(
+    memory_blocks: BlockPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = memory_blocks.empty(LARGE, np.dtype(np.float32))
     free = memory_blocks.empty((3 * LEAST,), np.dtype(np.int8))
     del free
@@ -185,7 +187,7 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
     assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
-def test_forks_while_another_thread_works() -> None:
+def test_forks_beside_working_threads_do_not_deadlock() -> None:
     """A child forked while another thread executes this code can use memory, graphs and the table without deadlock."""
     graphs = [make_csc()]
     graphs[0].prepare()  # import SciPy now: a fork during an import would leave the import lock held

@@ -57,7 +57,7 @@ SWEEPS = {
 }
 
 
-class WrongBehaviour(Exception):
+class RefusalHandlingError(Exception):
     """An operator misbehaved when memory was refused."""
 
 
@@ -138,20 +138,20 @@ class LimitedCall:
         if not isinstance(got, MemoryError):
             self.complete += 1
             if not have_same_bits(got, self.expected):
-                raise WrongBehaviour(f"{description}: the result has different bits")
+                raise RefusalHandlingError(f"{description}: the result has different bits")
             return True
         self.refused += 1
         if self.op.name not in str(got):
-            raise WrongBehaviour(f"{description}: {got!r} does not name the operator")
+            raise RefusalHandlingError(f"{description}: {got!r} does not name the operator")
         if (
             self.with_out
             and self.sweep.keeps_out
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
-            raise WrongBehaviour(f"{description}: {got!r}, and out is partly written")
+            raise RefusalHandlingError(f"{description}: {got!r}, and out is partly written")
         # This call also allocates libgomp's memory for its next team; libgomp exits if that memory is refused.
         if not have_same_bits(function(), self.expected):
-            raise WrongBehaviour(f"{description}: {got!r}, and the next result has different bits")
+            raise RefusalHandlingError(f"{description}: {got!r}, and the next result has different bits")
         return False
 
     def bisect_needed_memory(self) -> None:
@@ -164,7 +164,7 @@ class LimitedCall:
         while not self.call_with_budget(need):
             refused, need = need, 4 * need
             if need > ENOUGH_MEMORY:
-                raise WrongBehaviour(f"{self.name}: MemoryError with {ENOUGH_MEMORY} bytes left")
+                raise RefusalHandlingError(f"{self.name}: MemoryError with {ENOUGH_MEMORY} bytes left")
         if self.dense:
             for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
                 self.call_with_budget(budget)
@@ -176,12 +176,12 @@ class LimitedCall:
                 self.call_with_budget(budget)
 
 
-def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int, int]:
+def count_refused_and_complete_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int, int]:
     """Return the numbers of calls of an operator, alternately with and without `out=`, that were refused and succeeded.
 
     Raises
     ------
-    WrongBehaviour, and any exception of a call
+    RefusalHandlingError, and any exception of a call
     """
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
@@ -210,7 +210,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
         faulthandler.dump_traceback_later(TIMEOUT * (20 if dense else 1), exit=True)
         wrong, counts = None, (0, 0)
         try:
-            counts = count_refused_calls(NAMED[operator], SWEEPS[name], dense)
+            counts = count_refused_and_complete_calls(NAMED[operator], SWEEPS[name], dense)
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         print(json.dumps([wrong, counts]), flush=True)
@@ -237,7 +237,7 @@ SWEEP_PARAMS += [
 
 
 @pytest.mark.parametrize(("name", "dense"), SWEEP_PARAMS)
-def test_a_result_or_memory_error(name: str, dense: bool) -> None:
+def test_limited_memory_gives_result_or_memory_error(name: str, dense: bool) -> None:
     """Every operator of a backend passes in child processes, and calls were both refused and completed."""
     backend = SWEEPS[name].backend
     own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]

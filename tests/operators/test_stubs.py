@@ -68,7 +68,7 @@ def describe_functions(functions):
     return {n: [list(inspect.signature(f).parameters), inspect.getdoc(f)] for n, f in functions.items()}
 
 
-def assert_same_functions(tree, expected):
+def match_stub_functions(tree, expected):
     """Compare a stub's parameters and docstrings with the expected ones; return its function nodes."""
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     arguments = {name: [a.arg for a in node.args.args + node.args.kwonlyargs] for name, node in nodes.items()}
@@ -79,7 +79,7 @@ def assert_same_functions(tree, expected):
 def test_torch_stub_matches_its_functions():
     functions = pytest.importorskip("trigraph.torch.functions")
     expected = functions.FUNCTIONS | {"basis_embedding": functions.basis_embedding}
-    assert_same_functions(parse_stub("torch/__init__.pyi"), describe_functions(expected))
+    match_stub_functions(parse_stub("torch/__init__.pyi"), describe_functions(expected))
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
@@ -93,7 +93,7 @@ from trigraph.distributed.functions import FUNCTIONS
 print(json.dumps(describe_functions(FUNCTIONS)))
 """
     printed = run_command(sys.executable, "-c", script).stdout
-    assert_same_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
+    match_stub_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
 
 
 def test_stub_matches_the_package():
@@ -102,20 +102,20 @@ def test_stub_matches_the_package():
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
     assert imported == {*dir(trigraph)} - {*EVERY, "__version__"}
-    for name, node in assert_same_functions(tree, describe_functions({n: getattr(trigraph, n) for n in EVERY})).items():
+    for name, node in match_stub_functions(tree, describe_functions({n: getattr(trigraph, n) for n in EVERY})).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
         real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
         assert repr(defaults) == repr([default for default in real if default is not inspect.Parameter.empty])
     tree = parse_stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    expected = {result_type(n): op for n, op in EVERY.items() if not op.single}
+    expected = {result_type(n): op for n, op in EVERY.items() if not op.returns_array}
     assert classes.keys() == {kind.__name__ for kind in expected}
     for kind in expected:
         assert [n.target.id for n in classes[kind.__name__].body if isinstance(n, ast.AnnAssign)] == list(kind._fields)
 
 
-def test_mypy_reads_the_stubs(tmp_path):
+def test_mypy_reports_only_invalid_calls(tmp_path):
     # Analysing the annotations of ASE and torch would take too long.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')

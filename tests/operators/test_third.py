@@ -24,27 +24,32 @@ STEP = 2.0**-32
 GROWTH = 2.0**7  # largest growth of scales per derivative order; saturated attention multiplies weights by 2^6
 
 
-def yield_third_order_calls(op, dtype):
+def list_third_order_calls(op, dtype):
     """Return (arguments of bwd3, whether they avoid kinks) for each of `verify`'s third-order cases."""
     third = [v for v in list_variants(op.definition) if v.kind.third]
-    return [(cases.build_case(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
+    return [(cases.build_case(op.definition, v, dtype, 0).arguments(op), v.distribution != "integers") for v in third]
 
 
-def move_arguments(op, values, step):
+def shift_along_cotangents(op, values, step):
     """Return arguments of bwd or bwd2 as pairs (high, low), shifted by `step` times the cotangents ggg_."""
-    pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.select_present(values)}
-    return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
+    pairs = {
+        a.name: judge.make_exact_pair(values[a.name], step, values.get(f"ggg_{a.name}"))
+        for a in op.select_present_arguments(values)
+    }
+    return {n: pairs.get(n, values.get(n)) for n in op.signature_names if n != "wrt"}
 
 
 @pytest.mark.parametrize("op", THIRD_OPERATORS)
 def test_judge_third_derivatives_are_correct(op):
     """Central differences agree up to errors of second order in the step and rounding errors of 2^-105 of the scale."""
-    for values, smooth in yield_third_order_calls(op, "float64"):
+    for values, smooth in list_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along large cotangents is not small
         third = compute_with_judge(op, values)
         for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
-            plus, minus = (compute_with_judge(lower, move_arguments(lower, values, step)) for step in (STEP, -STEP))
+            plus, minus = (
+                compute_with_judge(lower, shift_along_cotangents(lower, values, step)) for step in (STEP, -STEP)
+            )
             assert {prefix + n for n in plus} <= third.keys()
             for name in plus if smooth else ():
                 hi, lo, scale = third[prefix + name]
@@ -57,7 +62,7 @@ def test_judge_third_derivatives_are_correct(op):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", THIRD_OPERATORS)
 def test_backends_agree_with_the_judge(op, dtype):
-    for values, _ in yield_third_order_calls(op, dtype):
+    for values, _ in list_third_order_calls(op, dtype):
         judged = compute_with_judge(op, values)
         assert_accurate(op, values, compute_fields(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
@@ -82,16 +87,16 @@ def test_the_first_of_equal_messages_counts(choice):
 
 
 @pytest.mark.parametrize(("op", "backend"), NATIVE_BACKENDS)
-def test_omitted_fields_and_cotangents(op, backend):
+def test_separate_fields_and_omitted_cotangents_give_equal_bits(op, backend):
     """A field is bitwise the same if it is requested alone; a cotangent of None is treated as zero."""
-    values, _ = yield_third_order_calls(op, "float32")[0]
+    values, _ = list_third_order_calls(op, "float32")[0]
     for name, expected in compute_fields(op, values, backend=backend).items():
         if expected is not None:
             out = np.full_like(expected, np.nan)
             got = compute_fields(op, values, backend=backend, wrt=name, out=out)
             assert got[name] is out
             assert_same_bits(got, dict.fromkeys(got) | {name: expected})
-    for a in (a for a in op.select_present(values) if a.nullable and not a.optional):
+    for a in (a for a in op.select_present_arguments(values) if a.nullable and not a.optional):
         zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
         assert_same_bits(compute_fields(op, none, backend=backend), compute_fields(op, zero, backend=backend))
 
@@ -112,7 +117,7 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
 
 
 @pytest.mark.parametrize("large", [(), ("embedding",), ("grad_out",), ("gg_vec", "ggg_vec")], ids="-".join)
-def test_many_edges_of_which_one_dominates(large):
+def test_dominant_excluded_edges_do_not_reduce_accuracy(large):
     """Excluded edges are subtracted from sums over all edges, unless too much precision would be lost."""
     op = THIRD["agg_edge_to_edge_bwd3"]
     joined = np.zeros((100, 100), int)

@@ -27,7 +27,7 @@ def draw_large_arguments(op, seed=0, dtype=np.float64, nodes=9):
     return draw_operator_arguments(op, dtype, seed=seed, **sizes)
 
 
-def test_set_and_get():
+def test_set_num_threads_accepts_only_positive_integers():
     for number in (1, 2, 7, np.int32(3)):
         set_num_threads(number)
         assert get_num_threads() == number
@@ -50,9 +50,9 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
     from trigraph.fortran import threads
 
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
-    default, warned = threads._default(), [str(w.message) for w in recwarn]
+    default, warned = threads._choose_default_threads(), [str(w.message) for w in recwarn]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert default == VALID_NUMBERS.get(setting, threads._default())
+    assert default == VALID_NUMBERS.get(setting, threads._choose_default_threads())
     assert default >= 1
     number = setting if len(setting) < 20 else "a number of 5000 digits"
     text = f"OMP_NUM_THREADS is {number}; trigraph runs at most "
@@ -60,7 +60,7 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-def test_calls_from_several_threads_at_once(backend):
+def test_simultaneous_calls_equal_single_calls(backend):
     size = draw_large_arguments if backend == "fortran" else draw_operator_arguments  # only "fortran" uses chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
@@ -71,7 +71,7 @@ def test_calls_from_several_threads_at_once(backend):
             assert_same_bits(future.result(TIMEOUT), result)
 
 
-def print_in_new_process(script, **environment):
+def capture_script_output(script, **environment):
     """Run a script in a new process, which must end within TIMEOUT; return the words that it prints."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
@@ -117,7 +117,7 @@ def test_forked_children_compute_on_one_thread():
             print(set(pool.map(work, range(4))) == {(True, 1)})
         print(results() == expected)
     """
-    assert print_in_new_process(RESULTS_PROGRAM + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
+    assert capture_script_output(RESULTS_PROGRAM + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
@@ -156,7 +156,7 @@ def test_torch_computes_in_forked_children(first):
             calls[FIRST]()
             print(len(os.listdir("/proc/self/task")) - started, torch.get_num_threads())
     """
-    lines = print_in_new_process(f"FIRST = {first!r}" + textwrap.dedent(script))
+    lines = capture_script_output(f"FIRST = {first!r}" + textwrap.dedent(script))
     if lines == ["old"]:
         pytest.skip("torch has an OpenMP library older than GCC 9's")
     assert lines == ["0", "0", "2"] * 3
@@ -203,11 +203,11 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
         print(started(few), started(few + 1))
         with trigraph.fortran.threads.restore_num_threads():  # as the verification does
             trigraph.set_num_threads(5)
-        print(trigraph.get_num_threads(), trigraph.fortran.threads.threads_for(1))
+        print(trigraph.get_num_threads(), trigraph.fortran.threads.choose_num_threads(1))
         trigraph.set_num_threads(3)
         print(started(1))
     """
-    assert print_in_new_process(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
+    assert capture_script_output(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
 
 
 def test_one_thread_call_keeps_the_team():
@@ -231,11 +231,11 @@ def test_one_thread_call_keeps_the_team():
         resource.setrlimit(resource.RLIMIT_AS, (size + 2**21, resource.RLIM_INFINITY))
         print(run_command(2), run_command(1), run_command(3))
     """
-    ran = print_in_new_process(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
+    ran = capture_script_output(script, GLIBC_TUNABLES="glibc.pthread.stack_cache_size=0", OPENBLAS_NUM_THREADS="1")
     assert ran == ["ran", "ran", "ran", "ran", "refused"]
 
 
-def test_thread_limit():
+def test_set_num_threads_refuses_numbers_above_limit():
     """set_num_threads rejects numbers above a limit, since OpenMP exits if it cannot start its threads."""
     from trigraph.fortran.threads import MOST
 
@@ -273,10 +273,10 @@ def test_the_highest_level_of_the_processor_is_the_default():
     everything = tuple(f"v{n}" for n in range(2, level + 1)) or ("base",)
     assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also contain v2; a plain build has only one level
     if levels.ENVIRONMENT not in os.environ:
-        assert print_in_new_process(LEVEL_PROGRAM) == [AVAILABLE[-1]]
+        assert capture_script_output(LEVEL_PROGRAM) == [AVAILABLE[-1]]
 
 
-def test_a_processor_for_which_nothing_is_built(monkeypatch):
+def test_unsupported_processor_raises_import_error(monkeypatch):
     monkeypatch.setattr(levels, "_chosen", None)
     monkeypatch.setattr(levels, "list_runnable_levels", lambda: ())
     with pytest.raises(ImportError, match=rf"that this processor can run; built are .*{AVAILABLE[-1]}\. Build from"):
@@ -294,10 +294,10 @@ def test_a_level_is_chosen_in_python(level):
 
 @pytest.mark.parametrize("level", AVAILABLE)
 def test_a_level_is_chosen_by_the_environment(level):
-    assert print_in_new_process(LEVEL_PROGRAM, **{levels.ENVIRONMENT: level}) == [level]
+    assert capture_script_output(LEVEL_PROGRAM, **{levels.ENVIRONMENT: level}) == [level]
 
 
-def test_levels_that_cannot_run():
+def test_levels_that_cannot_run_are_refused():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     assert_raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     assert_raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
@@ -308,12 +308,14 @@ def test_levels_that_cannot_run():
 def draw_arguments_of_any_size(op, seed):
     """Return arguments of random sizes; odd seeds scale the rows by widely different factors."""
     rng = np.random.default_rng(seed)
-    limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
+    limits = {s: op.definition.get_limited_symbol(s) for s in op.definition.symbols}
     sizes = {s: int(rng.integers(max(limit.minimum, 1), limit.maximum or 40)) for s, limit in limits.items()}
     sizes |= {s: int(rng.integers(1, 500)) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     values = draw_operator_arguments(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
     if seed % 2:
-        scaled = [a for a in op.select_present(values) if not (a.given_back or a.index) and a.dims[0] in SYMBOLS]
+        scaled = [
+            a for a in op.select_present_arguments(values) if not (a.given_back or a.index) and a.dims[0] in SYMBOLS
+        ]
         for a in scaled:
             factors = 10.0 ** rng.uniform(-8, 0, len(values[a.name])).reshape(-1, *[1] * (len(a.dims) - 1))
             values[a.name] = (values[a.name] * factors).astype(values[a.name].dtype)
@@ -333,7 +335,7 @@ BOTH_LEVELS = pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reaso
 
 @BOTH_LEVELS
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_equal_bits_on_v3_and_v4(definition):
+def test_v3_and_v4_give_equal_bits(definition):
     """The levels v3 and v4 give bitwise identical results for random sizes that `trigraph verify` does not test."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):

@@ -35,7 +35,7 @@ def test_correct_forward_passes_in_all_orders(torch_forwards_module):
     assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= kinds
 
 
-def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
+def test_forward_hidden_from_autograd_fails_in_bwd(torch_forwards_module):
     """If a function hides an input from autograd, the error names the order and field, and only fwd passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
         trigraph.verify(torch_forwards_module.forgets_the_weights, **WEIGHTED_SUM_SETTINGS)
@@ -57,7 +57,7 @@ def test_skipped_kinds_show_their_reason(torch_forwards_module):
     assert "skipped: index_add spreads NaN" in str(result)
 
 
-def test_functions_of_numpy():
+def test_wrong_numpy_function_fails_verify():
     import my_gno
 
     with pytest.raises(OperatorError, match="gno_kernel_bwd: "):
@@ -68,13 +68,13 @@ def embed_radial_basis(rad_basis, weight):
     return rad_basis @ weight.T
 
 
-def test_jax():
+def test_correct_jax_forward_passes_verify():
     jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'trigraph[jax]'")
     with jax.enable_x64(True):
         assert trigraph.verify(embed_radial_basis, "basis_embedding_radial", framework="jax").passed
 
 
-def test_bad_arguments():
+def test_verify_refuses_bad_arguments():
     with expect_error("TypeError: verify: function is a str; expected a callable"):
         trigraph.verify("f")
     with expect_error("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
@@ -92,7 +92,7 @@ def test_bad_arguments():
         (["torch_forwards:weighted_sum", "--device", "cpu"], 2, "--device requires a --framework; none is given"),
     ],
 )
-def test_command(arguments, status, words, torch_forwards_module):
+def test_verify_command_fails_for_wrong_implementation_or_options(arguments, status, words, torch_forwards_module):
     command = [sys.executable, "-m", "trigraph", "verify", "--operator", "agg_weighted_n2n", "--where", "op=sum"]
     command += ["--where", "edge_weight=given", "--dtype", "float64"]
     done = run_command(*command, "--implementation", *arguments, cwd=EXAMPLES, status=status)
@@ -122,7 +122,7 @@ def test_wrong_derivative(verify_derivatives):
 
 
 @pytest.mark.slow
-def test_fixtures(pytester):
+def test_fixtures_report_failures_and_write_pages(pytester):
     """The pytest fixtures report failures without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]

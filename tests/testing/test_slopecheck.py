@@ -23,7 +23,7 @@ def draw_normal(seed, *shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def attention(x, weights):
+def compute_attention(x, weights):
     graph = CSC.from_coo(np.array([0, 1, 2, 2, 1]), np.array([1, 0, 0, 1, 1]), 3, 3)
     return trigraph.torch.mha_gat_n2n(x, x, weights, graph, num_heads=2).output_embedding
 
@@ -52,10 +52,10 @@ def draw_positions(seed):
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_derivatives(seeds):
+def test_torch_operators_and_models_pass_slopecheck(seeds):
     """Operators and energies pass up to third order; forces, which are first derivatives, up to second order."""
     for seed in range(seeds):
-        check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
+        check_derivatives(compute_attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
         slow = ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
         for function, order in slow:
             check_derivatives(function, draw_positions(seed), framework="torch", order=order, seed=seed)
@@ -67,13 +67,13 @@ def make_calculator():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
-def test_calculator(structure):
+def test_dimenet_calculator_passes_all_checks(structure):
     result = check_calculator(make_calculator, [structure])
     optional = {"stress", "net torque", "wrapping", "repetition"}
     assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - optional
 
 
-def test_calculator_in_short():
+def test_dimenet_calculator_passes_quick_checks():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
     skipped = {kind: "in the slow test" for kind in CALCULATOR_CHECKS if kind not in kinds}
     check_calculator(make_calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

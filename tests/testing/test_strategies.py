@@ -16,17 +16,21 @@ FIND = settings(
 )
 
 
-def count_in_edges(graph):
+def compute_in_degrees(graph):
     return np.diff(graph.offsets)
 
 
 def count_parallel_edges(graph):
-    ends = np.stack([graph.indices, np.repeat(np.arange(graph.num_dst_nodes), count_in_edges(graph))], 1)
+    ends = np.stack([graph.indices, np.repeat(np.arange(graph.num_dst_nodes), compute_in_degrees(graph))], 1)
     return len(ends) - len(np.unique(ends, axis=0))
 
 
 WANTED = [
-    (csc, "a hub", lambda g: g.num_dst_nodes > 2 and count_in_edges(g).max() >= 8 and (count_in_edges(g) == 0).any()),
+    (
+        csc,
+        "a hub",
+        lambda g: g.num_dst_nodes > 2 and compute_in_degrees(g).max() >= 8 and (compute_in_degrees(g) == 0).any(),
+    ),
     (csc, "multi-edges", lambda g: count_parallel_edges(g) >= 2),
     (csc, "shared rows", lambda g: len(np.unique(g.edge_ids)) < g.num_positions),
     (csc, "no edges", lambda g: g.num_positions == 0 and g.num_dst_nodes == 3),
@@ -57,6 +61,6 @@ def test_a_graph_shrinks():
 
 @settings(FIND, max_examples=50)
 @given(graph_arguments("bilinear", np.int32))
-def test_graphs_of_one_operator_fit(graphs):
+def test_graphs_of_one_call_have_matching_sizes(graphs):
     assert graphs["atoms"].num_members == graphs["triplets"].num_segments
     assert graphs["idx_in"].num_members == graphs["triplets"].num_members

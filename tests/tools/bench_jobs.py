@@ -7,15 +7,15 @@ import numpy as np
 from trigraph.benchmarks.programs import ContenderUnavailable
 
 
-def return_constant(value, nbytes=8):
+def make_constant_job(value, nbytes=8):
     return lambda: {"x": np.full(nbytes // 8, value)}
 
 
-def unavailable():
+def raise_unavailable():
     raise ContenderUnavailable("nothing there")
 
 
-def fail():
+def make_failing_job():
     return lambda: 1 / 0
 
 

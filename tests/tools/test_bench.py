@@ -25,7 +25,7 @@ from trigraph.benchmarks.measure import (
 )
 from trigraph.benchmarks.originals import VARIABLE, OriginalRelease, load_modules
 from trigraph.benchmarks.programs import ContenderUnavailable
-from trigraph.benchmarks.record import record_file_stem
+from trigraph.benchmarks.record import make_file_stem
 from trigraph.benchmarks.workloads import make_case
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
@@ -41,7 +41,7 @@ def shrink_sizes(workload):
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _one_attempt(monkeypatch):
     """Limit each measurement to one attempt."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
 
@@ -49,7 +49,7 @@ def _quick(monkeypatch):
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def test_relative_error_never_passes_what_cannot_be_compared():
+def test_incomparable_results_never_pass_relative_error():
     x = {"x": np.ones(3)}
     assert compute_relative_error(x, x) == 0
     assert compute_relative_error({"x": np.array([1, 1, 1.5])}, x) == pytest.approx(0.5 / np.sqrt(3))
@@ -57,18 +57,18 @@ def test_relative_error_never_passes_what_cannot_be_compared():
         assert not (compute_relative_error(other, x) <= 1e9)
 
 
-def test_only_what_agrees_with_the_baseline_is_timed():
+def test_only_contenders_that_agree_are_timed():
     """Incorrect or failing contenders are not timed; a call's peak memory excludes the parent process's memory."""
     ballast = np.ones(2**24)
     large = 64 * 2**20
     jobs = {
-        "absent": ContenderJob(bench_jobs.unavailable),
+        "absent": ContenderJob(bench_jobs.raise_unavailable),
         "baseline": ContenderJob(
-            partial(bench_jobs.return_constant, 1.0, large), warm=partial(bench_jobs.return_constant, 2.0)
+            partial(bench_jobs.make_constant_job, 1.0, large), warm=partial(bench_jobs.make_constant_job, 2.0)
         ),
-        "same": ContenderJob(partial(bench_jobs.return_constant, 1.0, large)),
-        "nan": ContenderJob(partial(bench_jobs.return_constant, np.nan, large)),
-        "failing": ContenderJob(bench_jobs.fail),
+        "same": ContenderJob(partial(bench_jobs.make_constant_job, 1.0, large)),
+        "nan": ContenderJob(partial(bench_jobs.make_constant_job, np.nan, large)),
+        "failing": ContenderJob(bench_jobs.make_failing_job),
         "dying": ContenderJob(bench_jobs.exit_with_status_3),
     }
     measurements = time_alternately(jobs, repeat=2, threads=1, tolerance=1e-3)
@@ -87,24 +87,24 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
-def test_peers_compute_what_the_backends_compute(workload):
+def test_peers_compute_the_same_results_as_backends(workload):
     sizes = shrink_sizes(workload)
-    expected = workload.prepare("fortran", sizes, "float32")()
+    expected = workload.make_contender_call("fortran", sizes, "float32")()
     for name in set(workload.names) & set(workload.peers):
         try:
-            results = workload.prepare(name, sizes, "float32")()
+            results = workload.make_contender_call(name, sizes, "float32")()
         except ContenderUnavailable:
             assert name == "fairchem"
             continue
         got = {n: convert_to_numpy(v) for n, v in results.items()}
-        assert compute_relative_error(got, expected) <= run.peer_tolerance("float32"), name
+        assert compute_relative_error(got, expected) <= run.compute_peer_tolerance("float32"), name
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_workloads_are_consistent(workload):
     for step in workload.steps:
         if step.operations is not None:
-            assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operations, workload.sizes)
+            assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operation_count, workload.sizes)
     assert "gpu-host" not in {*workload.backends, *workload.peers}
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
@@ -120,14 +120,14 @@ def test_every_operator_of_the_table_can_be_timed(name):
     sizes, double = shrink_sizes(workload), np.dtype("float64")
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.backends
-    assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
-    results = {backend: workload.prepare(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
-    assert compute_relative_error(results["pyref"], results["fortran"]) <= run.peer_tolerance("float64")
+    assert workload.count_operations(sizes) == evaluate(OPERATORS[name].operation_count, sizes)
+    results = {backend: workload.make_contender_call(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
+    assert compute_relative_error(results["pyref"], results["fortran"]) <= run.compute_peer_tolerance("float64")
     arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
-    assert workload.bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
+    assert workload.count_bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
 
 
-def test_cases_are_ordinary():
+def test_benchmark_cases_avoid_kinks_and_match_degrees():
     """Random cases avoid kinks, contain both directions of edges between atoms, and have the stated degrees."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
@@ -152,14 +152,14 @@ def test_absent_arrays_are_omitted():
     workload = gat.WORKLOADS[0]
     case = make_case(workload, shrink_sizes(workload), FLOAT32)
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
-    results = workload.prepare("pyref", shrink_sizes(workload), "float32")()
+    results = workload.make_contender_call("pyref", shrink_sizes(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
     workload = gemnet.WORKLOADS[0]  # two of its definitions have a `weight`, with different shapes
     case = make_case(workload, shrink_sizes(workload), FLOAT32)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
-    results = workload.prepare("pyref", shrink_sizes(workload), "float64")()
+    results = workload.make_contender_call("pyref", shrink_sizes(workload), "float64")()
     assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 
 
@@ -167,16 +167,16 @@ def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
     other = OriginalRelease("fairchem-core", "0.0.1", "fairchem/core")
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(ContenderUnavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
-        other.root()
+        other.find_root()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     wheel = tmp_path / "fairchem_core-0.0.1-py3-none-any.whl"
     wheel.touch()
-    assert other.root() == str(wheel)
+    assert other.find_root() == str(wheel)
     (tmp_path / "fairchem" / "core").mkdir(parents=True)
-    assert other.root() == str(tmp_path)
+    assert other.find_root() == str(tmp_path)
 
 
-def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
+def test_loading_originals_leaves_sys_modules_unchanged(tmp_path, monkeypatch):
     """Loading a module with empty parent packages and stand-ins leaves sys.modules unchanged."""
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
@@ -191,15 +191,18 @@ def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
     assert left == {"outer": before}
 
 
-def test_ratios():
+def test_ratios_compare_medians_and_peak_memory():
     fast, peer = Measurement((1.0, 3.0, 2.0), peak_bytes=10), Measurement((5.0,), peak_bytes=20)
     assert fast.quartiles == (1.5, 2.0, 2.5)
     for other, expected in ((peer, (2.5, 2.0)), (Measurement(status="wrong"), (None, None))):
         measured = {"fortran": fast, "numpy": other}
-        assert run.BenchmarkResult(WORKLOADS[0], {}, "float32", measured, (0, 0), None).ratios("numpy") == expected
+        assert (
+            run.BenchmarkResult(WORKLOADS[0], {}, "float32", measured, (0, 0), None).compute_ratios_to_first("numpy")
+            == expected
+        )
 
 
-def test_device(monkeypatch):
+def test_device_timing_synchronizes_and_uses_largest_bound(monkeypatch):
     """Timing waits for the device, peak memory is the decrease of free memory, and the largest bound is used."""
     free, waits = [100, 60], []
     cuda = SimpleNamespace(
@@ -208,24 +211,26 @@ def test_device(monkeypatch):
     )
     pool = SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool))
-    runner = JobRunner(ContenderJob(partial(bench_jobs.return_constant, 1.0), device=True))
-    results, peak = runner.first()
+    runner = JobRunner(ContenderJob(partial(bench_jobs.make_constant_job, 1.0), device=True))
+    results, peak = runner.measure_first_call()
     assert (results["x"], peak, len(waits)) == (1, 40, 2)
-    runner.sample()
+    runner.sample_seconds()
     assert len(waits) == 4
     attention = next(w for w in DEVICE if w.name == "gat")
-    assert attention.names == ("gpu", "pyg-cuda")
+    assert attention.contender_names == ("gpu", "pyg-cuda")
     sizes = attention.scale_sizes("full")
     result = run.BenchmarkResult(attention, sizes, "float32", {}, (0, 0), None)
     gathered = 4 * evaluate(attention.gathered, sizes)
-    assert result.bound({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
-    assert result.bound({"copy": 2.0, "float32": 1e20}) == attention.bytes_moved(sizes, FLOAT32) / 2
+    assert result.compute_least_seconds({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
+    assert (
+        result.compute_least_seconds({"copy": 2.0, "float32": 1e20}) == attention.count_bytes_moved(sizes, FLOAT32) / 2
+    )
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def invoke(*arguments):
+def invoke_bench(*arguments):
     completed = CliRunner().invoke(cli.bench, [*arguments, "--repeat", "1", "--threads", "1"], catch_exceptions=False)
     assert completed.exit_code == 0, completed.output
     return completed.output
@@ -233,13 +238,13 @@ def invoke(*arguments):
 
 def test_command_writes_a_record(tmp_path):
     chosen = ("--contender", "numpy", "--contender", "fortran")
-    output = invoke("--workload", "gno-coords-16", "--size", "small", "--out", str(tmp_path), *chosen)
+    output = invoke_bench("--workload", "gno-coords-16", "--size", "small", "--out", str(tmp_path), *chosen)
     (path,) = tmp_path.glob("*.json")
     assert "Record: " in output
     text = path.read_text()
     assert str(Path.home()) not in text
     record = json.loads(text)
-    assert path.stem == record_file_stem(record)
+    assert path.stem == make_file_stem(record)
     options = {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True}
     assert record["options"] == options | {"contenders": ["numpy", "fortran"], "device": False}
     assert record["ceilings"]["host"].keys() == {"copy", "float32", "float64"}
@@ -247,12 +252,12 @@ def test_command_writes_a_record(tmp_path):
     fortran, numpy = (entry["contenders"][name] for name in ("fortran", "numpy"))
     assert fortran["time_over_fast"] == 1
     assert numpy["time_over_fast"] == numpy["median_s"] / fortran["median_s"]
-    assert numpy["relative_error"] <= run.peer_tolerance("float32")
+    assert numpy["relative_error"] <= run.compute_peer_tolerance("float32")
 
 
 def test_command_times_operators(monkeypatch):
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"copy": 1e10, "float32": 1e11})
-    output = invoke("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
+    output = invoke_bench("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
     assert "fortran-reference" in output
     assert "Record" not in output
     sizes = run.make_operator_workload("gno_message_fwd", {"num_edges": 100}).sizes
@@ -277,7 +282,7 @@ SIZES_OPTION = ["--operator", "gno_kernel_fwd", "--sizes"]
         ["--family", "gat", "--workload", "gno-message"],
     ],
 )
-def test_command_refuses(arguments, monkeypatch):
+def test_bench_command_refuses_wrong_options(arguments, monkeypatch):
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: pytest.fail("it began"))
     completed = CliRunner().invoke(cli.bench, arguments)
     assert (completed.exit_code, completed.output.count("Error: ")) == (2, 1), completed.output

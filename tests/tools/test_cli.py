@@ -34,30 +34,30 @@ def runner(monkeypatch):
 
 
 @pytest.fixture
-def verify(runner, monkeypatch):
+def verify_fake_checks(runner, monkeypatch):
     """Return a function that runs `trigraph verify` with fake checks; `planned` determines their planned number."""
 
-    def invoke(checks, *options, planned=len):
+    def invoke_verify(checks, *options, planned=len):
         plan_options = []
 
-        def plan(**options):
+        def record_and_plan(**options):
             plan_options.append(options)
-            return [units.Unit(f"unit {len(plan_options)}", 1.0, lambda: planned(checks), lambda: list(checks))]
+            return [units.WorkUnit(f"unit {len(plan_options)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
-        monkeypatch.setattr(run, "plan_run", plan)
+        monkeypatch.setattr(run, "plan_run", record_and_plan)
         result = runner.invoke(main, ["verify", "--backend", "pyref", *map(str, options)], catch_exceptions=False)
         result.asked = plan_options
         return result
 
-    return invoke
+    return invoke_verify
 
 
 def last_line(result):
     return result.stdout.rstrip("\n").split("\n")[-1]
 
 
-def test_success(verify):
-    result = verify([GOOD, EXACT, REPEAT])
+def test_passed_checks_give_exit_status_zero(verify_fake_checks):
+    result = verify_fake_checks([GOOD, EXACT, REPEAT])
     assert result.exit_code == 0
     assert last_line(result) == "3 checks passed, 0 failed"
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -66,12 +66,12 @@ def test_success(verify):
     assert "eps × scale" in result.stdout
 
 
-def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runner, monkeypatch):
+def test_output_outside_a_terminal_is_plain_text(runner, monkeypatch):
     bad = replace(GOOD, error=9.0)
     parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
     # Two units per part; their results arrive in mixed order.
     planned = [
-        units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
+        units.WorkUnit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
         for name, checks in parts.items()
         for i in range(2)
     ]
@@ -99,9 +99,9 @@ def test_every_unit_of_a_run_belongs_to_a_part():
 
 
 @pytest.mark.parametrize("error", [9.0, math.nan, math.inf])
-def test_failure(verify, error):
+def test_failed_checks_are_listed_with_exit_status_1(verify_fake_checks, error):
     bad = replace(GOOD, error=error, field="params", note="[off] by one")
-    result = verify([GOOD, bad, replace(bad, case="wide"), replace(GOOD, case="long")])
+    result = verify_fake_checks([GOOD, bad, replace(bad, case="wide"), replace(GOOD, case="long")])
     assert result.exit_code == 1
     assert last_line(result) == "2 checks passed, 2 failed"
     again = "trigraph verify --operator gno_kernel_bwd --dtype float64 --seed 0 --backend pyref"
@@ -114,21 +114,21 @@ def test_failure(verify, error):
     assert ("error 9 > 8 in regular" in listed) == math.isfinite(error)
 
 
-def test_the_first_failed_check_is_repeated_by_its_settings(verify):
+def test_the_first_failed_check_is_repeated_by_its_settings(verify_fake_checks):
     """The command that repeats a failure lists the settings in order, because random numbers depend on the order."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")
-    result = verify([bad], "--operator", "weighted", *(word for w in where for word in ("--where", w)))
+    result = verify_fake_checks([bad], "--operator", "weighted", *(word for w in where for word in ("--where", w)))
     named = ("op=mean", "mean_by=weight", "edge_weight=None", "src_embedding=given")
     words = " ".join(f"--where {setting}" for setting in named)
     again = f"trigraph verify --operator agg_weighted_n2n_bwd --dtype float64 --seed 0 --backend pyref {words}"
     assert f"Next: repeat the first failed check: {again}\n" in result.stdout
 
 
-def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
+def test_unoffered_checks_neither_pass_nor_fail(verify_fake_checks, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
-    result = verify([GOOD, absent], "--report", tmp_path)  # `absent` stands for 3 planned checks
+    result = verify_fake_checks([GOOD, absent], "--report", tmp_path)  # `absent` stands for 3 planned checks
     assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
     assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
     assert "(3 not offered)" in result.stdout
@@ -137,43 +137,45 @@ def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
 
 
 @pytest.mark.parametrize(("num_passed", "status"), [(1, 0), (0, 1)])
-def test_only_absent_checks_are_no_success(verify, num_passed, status):
+def test_only_absent_checks_are_no_success(verify_fake_checks, num_passed, status):
     absent = replace(GOOD, kind="not offered", case="all", field="", error=3, note="NotImplementedError")
-    result = verify([absent, *[GOOD] * num_passed], planned=lambda checks: 3 + num_passed)
+    result = verify_fake_checks([absent, *[GOOD] * num_passed], planned=lambda checks: 3 + num_passed)
     assert result.exit_code == status
     assert last_line(result) == f"{num_passed} checks passed, 0 failed, 3 not offered"
 
 
-def test_options_reach_the_plan(verify):
+def test_options_reach_the_plan(verify_fake_checks):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
-    result = verify([GOOD], *options, "--backend", "judge")
+    result = verify_fake_checks([GOOD], *options, "--backend", "judge")
     request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
     nothing = dict.fromkeys(("implementation", "framework", "device")) | {"structures": [], "alone": False, "skip": ()}
     assert result.asked == [{**request, **nothing, "backends": ["pyref"], "dtypes": ["float32"]}]
     request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
     where = ("--where", "op=sum", "--where", "op=max")
-    result = verify([GOOD], "--backend", "judge", "--dtype", "float32", "--dtype", "real128", *where)
+    result = verify_fake_checks([GOOD], "--backend", "judge", "--dtype", "float32", "--dtype", "real128", *where)
     judge = {**request, "backends": ["judge"], "dtypes": ["float64"]}
     assert result.asked == [{**request, **nothing, "backends": ["pyref"], "dtypes": ["float32"]}, judge]
-    result = verify([GOOD], "--backend", "judge", "--dtype", "real128", *where)
+    result = verify_fake_checks([GOOD], "--backend", "judge", "--dtype", "real128", *where)
     assert result.asked == [judge]
-    result = verify([GOOD], "--backend", "judge", *where)
+    result = verify_fake_checks([GOOD], "--backend", "judge", *where)
     assert result.asked == [{**request, **nothing, "backends": ["pyref", "judge"], "dtypes": ["float32", "float64"]}]
 
 
-def test_structures_reach_the_plan(verify, tmp_path):
+def test_structures_reach_the_plan(verify_fake_checks, tmp_path):
     path = tmp_path / "hydrogen.xyz"
     path.write_text("2\n\nH 0 0 0\nH 0 0 4.5\n")
-    result = verify([GOOD], "--structure", path)
+    result = verify_fake_checks([GOOD], "--structure", path)
     (structure,) = result.asked[0]["structures"]
     assert (structure.name, structure.cutoff, len(structure.src)) == ("hydrogen.xyz", 5.0, 2)
     assert result.asked[0]["alone"]
     assert result.stdout.startswith("Structure hydrogen.xyz: 2 atoms, 2 edges within 5, 2 triplets. The judge checks")
     assert "files of golden vectors" not in result.stdout
-    result = verify([GOOD], "--structure", path, "--structure", path, "--cutoff", 6, "--operator", "dimenet")
+    result = verify_fake_checks(
+        [GOOD], "--structure", path, "--structure", path, "--cutoff", 6, "--operator", "dimenet"
+    )
     assert [s.cutoff for s in result.asked[0]["structures"]] == [6.0, 6.0]
     assert not result.asked[0]["alone"]
-    result = verify([GOOD], "--structure", path, "--cutoff", 4)
+    result = verify_fake_checks([GOOD], "--structure", path, "--cutoff", 4)
     assert result.exit_code == 2
     assert result.asked == []
     assert "no two of its 2 atoms are closer than 4" in " ".join(result.stderr.replace("│", " ").split())
@@ -182,11 +184,11 @@ def test_structures_reach_the_plan(verify, tmp_path):
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     plan_options = []
 
-    def workers(plan, requests, processes, seconds):
+    def record_workers_and_stop(plan, requests, processes, seconds):
         plan_options.extend([*requests, processes, seconds])
         raise ValueError("that is enough")
 
-    monkeypatch.setattr(isolated, "Workers", workers)
+    monkeypatch.setattr(isolated, "Workers", record_workers_and_stop)
     options = ["--operator", "gno_kernel_bwd", "--timeout", "3", "--skip", "nan=spread by 0 * NaN"]
     runner.invoke(main, ["verify", "--implementation", "mine:f", *options])
     request, processes, seconds = plan_options
@@ -215,7 +217,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--backend", "pyref", "--operator", "gno_kernel_fwd", "--report", f"{__file__}/report"), ("'--report'",)),
     ],
 )
-def test_usage_errors(runner, options, expected):
+def test_wrong_verify_options_exit_with_status_2(runner, options, expected):
     result = runner.invoke(main, ["verify", *options])
     assert result.exit_code == 2
     for text in expected:
@@ -223,9 +225,9 @@ def test_usage_errors(runner, options, expected):
     assert "Traceback" not in result.stderr
 
 
-def test_report_and_comparison(verify, tmp_path):
+def test_report_is_written_and_compared_with_earlier(verify_fake_checks, tmp_path):
     folder = tmp_path / "deep" / "report"
-    assert verify([GOOD, EXACT], "--report", folder, "--seed", 5).exit_code == 0
+    assert verify_fake_checks([GOOD, EXACT], "--report", folder, "--seed", 5).exit_code == 0
     report = json.loads((folder / "report.json").read_text())
     assert report["seed"] == 5
     assert report["command"] == f"trigraph verify --backend pyref --report {folder} --seed 5"
@@ -233,32 +235,32 @@ def test_report_and_comparison(verify, tmp_path):
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
     for seed, is_shown in ((5, True), (6, False)):  # only an earlier run of the same command is considered
-        first = verify([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
+        first = verify_fake_checks([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
         assert first.endswith(" (last time: 2 min 6 s).") is is_shown
     (folder / "report.json").write_text(json.dumps(report))
 
     other_bits = replace(GOOD, digest="b" * 16, error=3.5)
-    again = verify([other_bits, EXACT, REPEAT], "--against", folder / "report.json", "--report", folder)
+    again = verify_fake_checks([other_bits, EXACT, REPEAT], "--against", folder / "report.json", "--report", folder)
     assert again.exit_code == 0
     assert "0 outputs are bitwise equal, 1 differ" in again.stdout
     assert last_line(again) == "3 checks passed, 0 failed"
     assert "Changes since" in (folder / "report.html").read_text()
 
 
-def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
+def test_against_refuses_files_other_than_reports(verify_fake_checks, tmp_path):
     (tmp_path / "package.json").write_text('{"name": "something else"}')
-    result = verify([GOOD], "--against", tmp_path / "package.json")
+    result = verify_fake_checks([GOOD], "--against", tmp_path / "package.json")
     assert result.exit_code == 2
     assert "package.json is not a report of checks" in result.stderr
     assert result.asked == []
 
 
-def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(verify, tmp_path, monkeypatch):
-    def full(path, content):
+def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(verify_fake_checks, tmp_path, monkeypatch):
+    def raise_disk_full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
-    result = verify([GOOD, EXACT], "--report", tmp_path)
+    monkeypatch.setattr(pathlib.Path, "write_bytes", raise_disk_full)
+    result = verify_fake_checks([GOOD, EXACT], "--report", tmp_path)
     assert (result.exit_code, last_line(result)) == (1, "2 checks passed, 0 failed")
     assert "the report was not written" in result.stderr
 
@@ -272,14 +274,14 @@ def test_a_structure_of_too_many_edges_is_refused_before_it_is_built(runner, tmp
     assert "salt.xyz: about 2.6e+14 edges within 100000 need 6.7e+16 bytes" in text
 
 
-def test_info(runner):
+def test_info_command_shows_versions_and_backends(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0
     for word in ("trigraph", "Python", "numpy", "processor", "device", *BACKENDS, "judge", trigraph.get_cpu_level()):
         assert word in result.stdout
 
 
-def test_operators(runner):
+def test_operators_command_lists_all_operators(runner):
     result = runner.invoke(main, ["operators"])
     assert result.exit_code == 0
     for name in OPERATORS:
@@ -287,7 +289,7 @@ def test_operators(runner):
     assert "coords (num_edges, d)" in result.stdout
 
 
-def test_version_and_help(runner):
+def test_version_and_help_show_version_and_commands(runner):
     assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
     shown = runner.invoke(main, ["--help"]).stdout
     assert len(shown.splitlines()) <= 24  # fits on a screen
@@ -298,7 +300,7 @@ def test_version_and_help(runner):
     assert "--repeat" in runner.invoke(main, ["bench", "--help"]).stdout
 
 
-def test_a_frame_of_a_trajectory(tmp_path):
+def test_index_selects_a_frame_of_trajectory(tmp_path):
     path = tmp_path / "h@2.xyz"
     path.write_text("".join(f"2\n\nH 0 0 0\nH 0 0 {z}\n" for z in (1, 2, 3)))
     heights = {"": 3, "@0": 1, "@1": 2, "@-1": 3, "@-3": 1}

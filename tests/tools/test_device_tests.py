@@ -43,7 +43,7 @@ def test_hangs():
 
 
 @pytest.fixture
-def module(monkeypatch):
+def import_device_module(monkeypatch):
     """Return a function that imports a module from tests/device."""
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.delitem(sys.modules, "conftest", raising=False)
@@ -62,7 +62,7 @@ def rehearse(folder, record, *options, status=0):
 
 
 @pytest.mark.slow
-def test_rehearsal(tmp_path, monkeypatch):
+def test_rehearsal_passes_but_checks_little(tmp_path, monkeypatch):
     """Some tests of every file pass, but the verdict says that little was checked."""
     names = "kernels or gno_message_bwd- or bwd2 and capture or streams or beyond or gno-race or test_verify and gemnet"
     program = tmp_path / "compute-sanitizer"
@@ -95,7 +95,7 @@ def test_crashes_do_not_stop_other_tests(tmp_path):
     assert record_content["verdict"] == "failed"
 
 
-def test_verdict(module):
+def test_verdict_requires_every_family_verified(import_device_module):
     """The verdict is "little was checked" unless every family is verified."""
     for verify, other, parts, verdict in (
         ("passed", "passed", False, "passed"),
@@ -106,16 +106,20 @@ def test_verdict(module):
         ("skipped", "failed", False, "failed"),
         ("failed", "passed", False, "failed"),
     ):
-        record = object.__new__(module("conftest").DeviceTestRecord)
+        record = object.__new__(import_device_module("conftest").DeviceTestRecord)
         outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
         outcomes |= dict.fromkeys([*outcomes][:1], verify) | {"test_device_checks.py::test_capture": other}
         record.parts, record.tests = parts, {name: {"outcome": outcome} for name, outcome in outcomes.items()}
         assert record.verdict() == verdict
 
 
-def test_errors_are_found(module, monkeypatch):
+def test_device_tests_detect_errors(import_device_module, monkeypatch):
     """An empty replay, unwritten results, inaccurate results, spills and sanitizer reports are detected."""
-    checks, target, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
+    checks, target, op = (
+        import_device_module("test_device_checks"),
+        import_device_module("conftest").Rehearsal(),
+        OPERATORS["gno_message_fwd"],
+    )
     real = checks.compute_fields
     monkeypatch.setattr(target, "captured", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
@@ -130,12 +134,12 @@ def test_errors_are_found(module, monkeypatch):
     assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
     usage = {"registers": 32, "local_bytes": 8}
     usages = dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
-    (line,) = module("test_device_environment").find_spills(usages)
+    (line,) = import_device_module("test_device_environment").list_unlisted_spills(usages)
     assert line == f"sum_rows<float>: {usage}"
-    find_errors = module("test_device_sanitizers").count_tool_errors
+    find_errors = import_device_module("test_device_sanitizers").list_tool_errors
     assert find_errors("========= ERROR SUMMARY: 0 errors") == []
     assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
     assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
-    unequal = module("device_calls").list_unequal_fields
+    unequal = import_device_module("device_calls").list_unequal_fields
     got = {"x": None, "y": np.nextafter(right, 9), "z": right}
     assert unequal(target, got, dict.fromkeys("xyz", right)) == ["x", "y"]

@@ -29,7 +29,9 @@ README = (ROOT / "README.md").read_text()
 README_PAGES = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
 PAGES = [*(ROOT / name for name in README_PAGES), *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = [page for page in PAGES if "<!-- generated: " in page.read_text()]
-API = TABLES["filled"]((ROOT / "docs" / "api.md").read_text())  # its lists are written when the site is built
+API = TABLES["fill_generated_parts"](
+    (ROOT / "docs" / "api.md").read_text()
+)  # its lists are written when the site is built
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 WITH_EXAMPLES = [
     path.relative_to(source)
@@ -79,7 +81,7 @@ def test_every_folder_of_tests_is_described():
 @pytest.mark.parametrize("page", [page for page in GENERATED if page.name != "api.md"], ids=lambda page: page.name)
 def test_generated_parts_are_up_to_date(page):
     """`make pages` would not change the page; slow programs whose output is part of a page are not run."""
-    assert TABLES["filled"](page.read_text()) == page.read_text()
+    assert TABLES["fill_generated_parts"](page.read_text()) == page.read_text()
 
 
 def test_every_block_is_used():
@@ -113,14 +115,14 @@ def test_examples_of_docstrings(path, monkeypatch):
     assert not outcome.failed
 
 
-def test_links():
+def test_links_between_pages_are_valid():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
 
 
 @pytest.mark.slow
-def test_verifying_an_implementation():
+def test_commands_of_verification_page_give_stated_results():
     right, wrong, forward, *_ = find_code_blocks(ROOT / "docs" / "verify-your-own.md", "sh")
     printed = run_shell(right, ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
@@ -135,7 +137,7 @@ def test_verifying_an_implementation():
 
 
 @pytest.mark.slow  # slopecheck's quick tests cover the verdict (test_emt) and the command (test_command)
-def test_verifying_a_calculator(tmp_path):
+def test_commands_of_calculators_page_find_emt_failures(tmp_path):
     (commands,) = find_code_blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = run_shell(commands, tmp_path)
     assert re.search(r"failed: energy jumps by .* at 5\.87", printed, re.DOTALL)
@@ -172,7 +174,7 @@ SPEEDS_OF_DEVICE = {
 
 
 def test_the_table_of_speeds_has_every_workload():
-    assert sorted(name for of in records.WORK.values() for name in of) == sorted(records.newest())
+    assert sorted(name for of in records.WORK.values() for name in of) == sorted(records.load_newest_results())
 
 
 def test_speeds_of_the_device_are_those_of_its_record():
@@ -189,7 +191,7 @@ def test_speeds_of_the_device_are_those_of_its_record():
         assert f"{device[line]:.2g}" == words.split()[0], device
 
 
-def test_the_gpu_page_names_what_kernels_are_compiled_for():
+def test_gpu_page_names_every_compiled_architecture():
     from trigraph.gpu.spills import ARCHITECTURES
 
     page = (ROOT / "docs" / "gpu.md").read_text()
@@ -248,21 +250,21 @@ def test_generated_examples_of_divided_graphs(ranks):
 def test_pages_of_jax_are_written_without_it():
     """Without JAX, pages of `trigraph.jax` still contain signatures, formulas, examples and links."""
     pytest.importorskip("numpydoc")
-    page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
+    page = formulas.format_jax_page("trigraph.jax.mha_gat_n2n")
     head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
     assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 
 
-def test_formulas_of_the_reference():
+def test_operator_pages_have_formula_of_their_order():
     """The page of an operator contains a formula for its derivative order from docs/maths.md, without Markdown."""
     for op in OPERATORS.values():
-        text = "\n".join(formulas.formulas(op.order, op.definition))
-        own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
+        text = "\n".join(formulas.list_formula_lines(op.order, op.definition))
+        own = "\n".join(formulas.list_formula_lines(op.order - 1, op.definition)) if op.order else ""
         assert text.count(".. math::") > own.count(".. math::"), op.name
         assert not re.search(r"\$|\{eq\}|<!--", text), op.name
 
 
-def test_readme_is_read_in_a_minute():
+def test_readme_has_at_most_110_lines():
     lines = README.splitlines()
     assert len(lines) <= 110
     assert all(len(line) < 90 for block in find_code_blocks(ROOT / "README.md", r"\w+") for line in block.splitlines())
@@ -272,7 +274,7 @@ HOSTED_FILES = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"
 
 
 @pytest.mark.parametrize("path", HOSTED_FILES, ids=lambda path: path.name)
-def test_yaml(path):
+def test_hosted_yaml_files_are_valid(path):
     """YAML files are valid, workflow jobs have steps, issue forms have fields, and make targets exist."""
     yaml = pytest.importorskip("yaml")
     document = yaml.safe_load(path.read_text())

@@ -20,34 +20,37 @@ from tables import TUTORIALS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-d", folder / "trees"]
     run_command(*command, "-b", "html", ROOT / "docs", folder / "html")
     return folder / "html"
 
 
-def test_pages_and_names(site):
+def test_every_public_name_has_a_page(site_folder):
     """Every public name has a page; operators have a formula, an example and links, and tutorials have pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages <= {path.stem for path in site.glob("*.html")}
+    assert pages <= {path.stem for path in site_folder.glob("*.html")}
     names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]
     names += [f"trigraph.torch.{spec.name}" for spec in DEFINITIONS]
     names += [f"trigraph.torch.nn.{name}" for name in trigraph.torch.nn.__all__]
     for name in names:
-        assert f'id="{name}"' in (site / "reference" / f"{name}.html").read_text()
+        assert f'id="{name}"' in (site_folder / "reference" / f"{name}.html").read_text()
     for name in OPERATORS:
-        page = (site / "reference" / f"trigraph.{name}.html").read_text()
+        page = (site_folder / "reference" / f"trigraph.{name}.html").read_text()
         assert '<div class="formula"><math' in page
         assert "&gt;&gt;&gt; " in page
         assert f'href="trigraph.torch.{OPERATORS[name].definition.name}.html' in page
     for name in TUTORIALS:
-        assert f"images/sphx_glr_{name}_001" in (site / "tutorials" / f"{name}.html").read_text()
+        assert f"images/sphx_glr_{name}_001" in (site_folder / "tutorials" / f"{name}.html").read_text()
 
 
-def test_formulas(site):
+def test_formulas_become_mathml_without_tex(site_folder):
     """Formulas are converted to MathML with numbered equations, and contain no leftover TeX."""
-    text, source = (site / "maths.html").read_text().replace("<wbr>", ""), (ROOT / "docs" / "maths.md").read_text()
+    text, source = (
+        (site_folder / "maths.html").read_text().replace("<wbr>", ""),
+        (ROOT / "docs" / "maths.md").read_text(),
+    )
     formulas = re.findall("<math.*?</math>", text, re.DOTALL)
     displayed = re.findall(r"^\$\$", source, re.MULTILINE)
     assert text.count('class="eqno"') == len(displayed) > 20
@@ -61,12 +64,12 @@ def test_formulas(site):
         assert f'<strong><code class="docutils literal notranslate"><span class="pre">{name}</span>' in text, name
 
 
-def test_nothing_comes_from_elsewhere(site):
+def test_pages_load_nothing_from_other_servers(site_folder):
     """Images exist, and pages load nothing from other servers."""
-    for page in site.rglob("*.html"):
+    for page in site_folder.rglob("*.html"):
         for image in re.findall('<img[^>]*src="([^"]*)"', page.read_text()):
             assert (page.parent / image).is_file(), (page, image)
         fetched = re.findall(r'<(?:script|img|iframe)[^>]*src="([^"]*)"|<link[^>]*href="([^"]*)"', page.read_text())
         assert not [a or b for a, b in fetched if (a or b).startswith(("http:", "https:", "//"))], page
-    for sheet in site.rglob("*.css"):
+    for sheet in site_folder.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*['\"]?(?:https?:)?//", sheet.read_text()), sheet

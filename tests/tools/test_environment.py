@@ -11,14 +11,14 @@ from trigraph import environment
 
 
 @pytest.fixture
-def installed_from(monkeypatch):
+def patch_install_origin(monkeypatch):
     """Return a function that patches the package's metadata to state where it was installed from."""
 
-    def record(origin):
+    def patch_origin(origin):
         text = None if origin is None else json.dumps(origin)
         monkeypatch.setattr(environment, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
 
-    return record
+    return patch_origin
 
 
 def run_git(folder, *arguments):
@@ -35,8 +35,8 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_commit_of_a_checkout(installed_from, repository):
-    installed_from({"url": repository.as_uri(), "dir_info": {"editable": True}})
+def test_find_commit_reads_commit_of_checkout(patch_install_origin, repository):
+    patch_install_origin({"url": repository.as_uri(), "dir_info": {"editable": True}})
     commit, dirty = environment.find_commit()
     assert len(commit) == 40
     assert not dirty
@@ -44,7 +44,7 @@ def test_commit_of_a_checkout(installed_from, repository):
     assert environment.find_commit() == (commit, True)
 
 
-def test_no_commit(installed_from, repository):
+def test_find_commit_returns_none_outside_checkouts(patch_install_origin, repository):
     (repository / "unpacked").mkdir()
     nowhere = repository.parent / "nowhere"
     for origin in (
@@ -53,12 +53,12 @@ def test_no_commit(installed_from, repository):
         {"url": (repository / "unpacked").as_uri(), "dir_info": {}},
         {"url": nowhere.as_uri(), "dir_info": {}},
     ):
-        installed_from(origin)
+        patch_install_origin(origin)
         assert environment.find_commit() is None
 
 
-def test_no_git(installed_from, repository, monkeypatch):
-    installed_from({"url": repository.as_uri(), "dir_info": {}})
+def test_find_commit_returns_none_without_git(patch_install_origin, repository, monkeypatch):
+    patch_install_origin({"url": repository.as_uri(), "dir_info": {}})
     monkeypatch.setenv("PATH", "")
     assert environment.find_commit() is None
 
@@ -82,7 +82,7 @@ DEVICE = {"name": "Made-up GPU", "compute_capability": "9.0", "driver": 12080, "
         (None, dict.fromkeys(DEVICE), environment.NO_CUPY),
     ],
 )
-def test_device(get_device, expected, reason, monkeypatch):
+def test_device_description_states_reason_without_device(get_device, expected, reason, monkeypatch):
     runtime = SimpleNamespace(
         CUDARuntimeError=CudaError,
         getDevice=get_device,
@@ -92,17 +92,17 @@ def test_device(get_device, expected, reason, monkeypatch):
     )
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)) if get_device else None
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    assert environment.device() == expected | {"reason": reason}
+    assert environment.describe_cuda_device() == expected | {"reason": reason}
 
 
-def test_everything_can_be_written_down():
+def test_environment_can_be_written_as_json():
     collected = environment.collect_environment()
     assert json.loads(json.dumps(collected)) == collected
     assert collected["cpu"]["model"]
     assert [state["backend"] for state in collected["backends"]][-1] == "judge"
 
 
-def test_extras_that_lack_packages(monkeypatch):
+def test_extras_list_their_missing_packages(monkeypatch):
     lines = ["numpy>=2", 'numpy>=2; extra == "ase"', "nothing-such>=1; python_version >= '3.11' and extra == 'mpi'"]
     monkeypatch.setattr(environment, "requires", lambda name: [*lines, "trigraph[ase]; extra == 'torch-sim'"])
     lacking = environment.list_missing_packages()

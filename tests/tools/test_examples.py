@@ -42,7 +42,7 @@ def replace_constants(source, constants):
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _own_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
 
@@ -54,13 +54,13 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(name):
+def test_example_programs_run_without_errors(name):
     pytest.importorskip(NEEDED.get(name, "trigraph"))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
 
 @pytest.fixture
-def training_run(tmp_path):
+def small_training_program(tmp_path):
     """Return the path of a copy of training_run.py with half as many structures and a smaller cutoff."""
     pytest.importorskip("ase")
     path, source = tmp_path / "training_run.py", (EXAMPLES / "training_run.py").read_text()
@@ -70,41 +70,41 @@ def training_run(tmp_path):
     return path
 
 
-def test_training_continues_from_checkpoint(training_run, monkeypatch):
+def test_training_continues_from_checkpoint(small_training_program, monkeypatch):
     """A run of two epochs is bitwise identical to a run that is interrupted after one epoch and continued."""
     import torch
 
-    def train(*arguments):
+    def train_and_load_tensors(*arguments):
         monkeypatch.setattr(sys, "argv", ["training_run.py", *arguments])
-        runpy.run_path(str(training_run), run_name="__main__")
+        runpy.run_path(str(small_training_program), run_name="__main__")
         return list_tensors(torch.load(arguments[0], weights_only=True))
 
     def list_tensors(saved):
         parts = saved.values() if isinstance(saved, dict) else saved if isinstance(saved, list) else ()
         return [saved] if isinstance(saved, torch.Tensor) else [t for part in parts for t in list_tensors(part)]
 
-    whole = train("whole.pt", "2")
+    whole = train_and_load_tensors("whole.pt", "2")
     assert len(whole) > 100
-    train("parts.pt", "1")
-    assert all(map(torch.equal, train("parts.pt", "2"), whole))
-    mixed = train("mixed.pt", "2", "bfloat16")
+    train_and_load_tensors("parts.pt", "1")
+    assert all(map(torch.equal, train_and_load_tensors("parts.pt", "2"), whole))
+    mixed = train_and_load_tensors("mixed.pt", "2", "bfloat16")
     assert {t.dtype for t in mixed} == {t.dtype for t in whole} == {torch.float32, torch.int64}
     assert not all(map(torch.equal, mixed, whole))
 
 
 @pytest.mark.slow  # three processes import torch; test_torch_dimenet.py has a quicker test of two ranks
-def test_a_training_run_goes_on_in_two_processes(training_run):
+def test_a_training_run_goes_on_in_two_processes(small_training_program):
     import torch
 
-    run_command(sys.executable, training_run, "run.pt", "1")
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", training_run]
+    run_command(sys.executable, small_training_program, "run.pt", "1")
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", small_training_program]
     assert "epoch 2: averaged weights" in run_command(sys.executable, "-m", *command, "run.pt", "2").stdout
     assert torch.load("run.pt", weights_only=True)["epochs"] == 2
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SMALL_CONSTANTS])
-def test_tutorials(name, tmp_path):
+def test_tutorials_run_and_draw_figures(name, tmp_path):
     pytest.importorskip(NEEDED.get(name, "torch"))
     source = (EXAMPLES / f"{name}.py").read_text()
     changed = replace_constants(source, SMALL_CONSTANTS[name])

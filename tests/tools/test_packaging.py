@@ -28,7 +28,7 @@ print(trigraph.__file__)
 """
 
 
-def run_clean(*command, cwd=None, path=None, **variables):
+def run_in_clean_environment(*command, cwd=None, path=None, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))} | variables
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
@@ -39,7 +39,7 @@ def run_clean(*command, cwd=None, path=None, **variables):
 def checkout(tmp_path_factory):
     """Return a copy of all files that git does not ignore."""
     target = tmp_path_factory.mktemp("checkout") / "trigraph"
-    listed = run_clean("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    listed = run_in_clean_environment("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,14 +56,14 @@ def test_imports_are_light(tmp_path):
 assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.modules.keys()
 import trigraph.cli
 assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
-    run_clean(sys.executable, "-c", code, cwd=tmp_path)
+    run_in_clean_environment(sys.executable, "-c", code, cwd=tmp_path)
 
 
-def test_without_the_extra_verify(tmp_path):
+def test_package_works_without_extra_verify(tmp_path):
     """Without optional packages, operators work; the command line and `trigraph.verify` say what to install."""
     absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
-    run_clean(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
+    run_in_clean_environment(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
     command = blocked + "runpy.run_module('trigraph', run_name='__main__')"
     done = programs.run_command(sys.executable, "-c", command, status=1, cwd=tmp_path)
     assert done.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
@@ -155,9 +155,9 @@ def test_an_archive_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_level(checkout, tmp_path):
+def test_wheel_works_in_an_empty_environment(checkout, tmp_path):
     """The wheel works in an empty environment, also at level v2, and lists the licences of bundled libraries."""
-    run_clean("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
+    run_in_clean_environment("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
@@ -166,19 +166,21 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     assert bundled == set(re.findall(r"^\| (lib\w+), ", licence_text, re.MULTILINE))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run_clean(python, "-m", "pip", "install", "--quiet", wheel)
-    assert str(tmp_path / "venv") in run_clean(python, "-c", SMOKE, cwd=tmp_path)
-    run_clean(python, "-m", "pip", "install", "--quiet", checks)
+    run_in_clean_environment(python, "-m", "pip", "install", "--quiet", wheel)
+    assert str(tmp_path / "venv") in run_in_clean_environment(python, "-c", SMOKE, cwd=tmp_path)
+    run_in_clean_environment(python, "-m", "pip", "install", "--quiet", checks)
     if platform.machine() == "x86_64":
-        run_clean(python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
+        run_in_clean_environment(
+            python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2"
+        )
 
 
 @pytest.mark.slow
 def test_editable_install_works_from_anywhere(checkout, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run_clean(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
+    run_in_clean_environment(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
     install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation")
-    run_clean(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
+    run_in_clean_environment(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
     for where in (checkout, checkout / "src", tmp_path):
-        assert str(checkout) in run_clean(python, "-c", SMOKE, cwd=where, path=python.parent)
+        assert str(checkout) in run_in_clean_environment(python, "-c", SMOKE, cwd=where, path=python.parent)

@@ -17,7 +17,7 @@ def is_private(name):
     return name.startswith("_") and not name.endswith("__")
 
 
-def private_names(tree):
+def list_private_names(tree):
     """Return the private names of LIBRARIES that a module imports or accesses as attributes."""
     aliases, names = {}, []
     for node in ast.walk(tree):
@@ -44,7 +44,7 @@ def private_names(tree):
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_private_names(folder):
     paths = (ROOT / folder).rglob("*.py")
-    private = {str(p): set(private_names(ast.parse(p.read_text()))) for p in paths}
+    private = {str(p): set(list_private_names(ast.parse(p.read_text()))) for p in paths}
     assert {path: names for path, names in private.items() if names} == {}
 
 
@@ -60,9 +60,9 @@ def test_no_private_names(folder):
     ],
 )
 def test_private_names_are_seen(line):
-    assert private_names(ast.parse(line))
+    assert list_private_names(ast.parse(line))
 
 
-def test_names_of_the_package_itself_and_special_names_are_no_private_names():
+def test_own_and_special_names_are_not_private():
     text = "import torch\nimport trigraph\ntorch.__version__\ntrigraph._x\nself._x\ntorch.Tensor.__class__"
-    assert private_names(ast.parse(text)) == []
+    assert list_private_names(ast.parse(text)) == []

@@ -60,7 +60,7 @@ sys.exit(status)
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch):
+def _importable_test_stages(monkeypatch):
     """Let child processes import the test stages from this folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
@@ -77,7 +77,7 @@ def make_stage(name, share):
 
 
 @pytest.mark.slow
-def test_rehearsal(tmp_path, monkeypatch):
+def test_rehearsal_runs_every_stage(tmp_path, monkeypatch):
     """Every stage runs in a rehearsal, and the page states that it is a rehearsal."""
     out, program = tmp_path / "out", tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
@@ -103,7 +103,7 @@ def test_rehearsal(tmp_path, monkeypatch):
     assert "weighted-64: weighted sum, dim 64" in page
     assert f"| {models.NAMES[0]}, pyg | " in page
     assert page == (out / "summary.md").read_text() + "\n"
-    kept = summary.summarise(record)
+    kept = summary.summarise_record(record)
     assert kept["verdict"] == "failed"
     assert kept["times"][0]["share"]["int32"] > 0
     assert kept["times"][0]["peers"].keys() == {"scipy"}
@@ -114,7 +114,7 @@ def test_rehearsal(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_failures_do_not_affect_other_parts(tmp_path):
     begun = time.monotonic()
-    record = driver.qualify(Rehearsal(), tmp_path, 5 + 20, [make_stage("ends", 0.6), make_stage("refuses", 1.0)])
+    record = driver.run_stages(Rehearsal(), tmp_path, 5 + 20, [make_stage("ends", 0.6), make_stage("refuses", 1.0)])
     assert time.monotonic() - begun < 25
     ends, refuses = record["stages"]
     parts = {part["part"]: part for part in ends["parts"]}
@@ -152,7 +152,7 @@ def test_failures_do_not_affect_other_parts(tmp_path):
         ("not run", None, None),
     ],
 )
-def test_verdict_of_a_stage(status, line_passed, verdict):
+def test_unfinished_parts_leave_stage_undecided(status, line_passed, verdict):
     """A part that is cut off by the deadline has neither passed nor failed, unless one of its lines has failed."""
     parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
     assert driver.judge_parts(parts) is verdict
@@ -171,7 +171,7 @@ def test_verdict_of_a_stage(status, line_passed, verdict):
         (["crashed"], "done", 1),
     ],
 )
-def test_exit_status_of_verdicts(verify, other, status):
+def test_exit_status_follows_the_verdict(verify, other, status):
     """The verdict is "little was checked" unless every family is verified."""
     stages = {"verify": verify, "bench": [other]}
     parts = {name: [driver._make_part_record("", state, "") for state in states] for name, states in stages.items()}
@@ -181,33 +181,33 @@ def test_exit_status_of_verdicts(verify, other, status):
         ]
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
-    assert summary.VERDICTS[summary.summarise(record)["verdict"]] == status
+    assert summary.VERDICTS[summary.summarise_record(record)["verdict"]] == status
     if status == 0:  # "in part" if `--stage` excluded stages
-        left = summary.summarise(record | {"left_out": ["sanitizer"]})
+        left = summary.summarise_record(record | {"left_out": ["sanitizer"]})
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
 
 @pytest.mark.usefixtures("unignored_signals")
-def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
+def test_ctrl_c_ends_running_and_later_parts(tmp_path):
     begun, notes, children = time.monotonic(), tmp_path / "parts" / "ends-hangs.jsonl", []
 
-    def send_interrupt():
+    def interrupt_after_child_starts():
         while not children:
             time.sleep(0.05)
             children.extend(line["child"] for line in read_notes(notes) if "child" in line)
         os.kill(os.getpid(), signal.SIGINT)
 
-    interrupt_thread = threading.Thread(target=send_interrupt)
+    interrupt_thread = threading.Thread(target=interrupt_after_child_starts)
     interrupt_thread.start()
     with pytest.raises(KeyboardInterrupt):
-        driver.qualify(Rehearsal(), tmp_path, 60, [make_stage("ends", 1.0)])
+        driver.run_stages(Rehearsal(), tmp_path, 60, [make_stage("ends", 1.0)])
     interrupt_thread.join()
     assert time.monotonic() - begun < 30
     wait_until(lambda: not is_running(children[0]), 10)
 
 
 @pytest.mark.slow
-def test_a_deadline_that_is_too_short(tmp_path):
+def test_short_deadline_starts_no_part(tmp_path):
     """If too little time is left, no part starts, and the output says so."""
     begun = time.monotonic()
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "10"])
@@ -217,7 +217,7 @@ def test_a_deadline_that_is_too_short(tmp_path):
     assert ("**little was checked**" in ran.stdout, ran.exit_code) == (True, 4)
 
 
-def test_one_stage(tmp_path):
+def test_single_stage_does_not_qualify_device(tmp_path):
     """A stage that runs alone may use all the time, but does not qualify the device."""
     command = ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "120", "--stage", "environment"]
     ran = CliRunner().invoke(main, command)
@@ -227,11 +227,11 @@ def test_one_stage(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
-def test_no_device(tmp_path):
+def test_qualify_refuses_to_run_without_device(tmp_path):
     """Without a device, the command refuses to run; if the device is lost during the run, the summary says so."""
     ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
     assert (ran.exit_code, "CuPy is not installed" in ran.output) == (2, True)
-    record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
+    record = driver.run_stages(Device(), tmp_path, 60, driver.STAGES[:1])
     (failed,) = summary.write_summary(tmp_path, record)["stages"][0]["failed"]
     assert failed.endswith("ended with status 1; ModuleNotFoundError: No module named 'cupy'")
     assert "qualification of a device" in (tmp_path / "summary.md").read_text()
@@ -248,13 +248,13 @@ def test_notes_are_written_line_by_line(tmp_path):
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_workloads_of_a_device(workload):
+def test_device_workloads_agree_for_both_index_dtypes(workload):
     """Device workloads run at small sizes on gpu-host, with equal results for int32 and int64 indices."""
     sizes = choose_workload_sizes(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
-    results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
+    results = [bench.make_backend_call(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
     assert compute_relative_error(*results) == 0
-    least = bench._least_amounts(case, choose_workload_sizes(Device(), workload))
+    least = bench._compute_least_work(case, choose_workload_sizes(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
     names = {name for name, peer in workload.peers.items() if peer.device}
@@ -264,7 +264,7 @@ def test_workloads_of_a_device(workload):
 def test_a_wrong_peer_is_not_timed(tmp_path):
     workload, place = WORKLOADS[0], Rehearsal()
     case = bench.make_case(workload, choose_workload_sizes(place, workload), bench.DTYPE)
-    ours = bench.make_front_door_steps(workload, "gpu-host", case)
+    ours = bench.make_backend_call(workload, "gpu-host", case)
     good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
     broken = type(good)(lambda case: lambda: 1 / 0, "broken")
@@ -278,15 +278,23 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
 
 
 @pytest.mark.slow
-def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
+def test_wrong_or_failing_programs_are_noted(tmp_path, monkeypatch):
     """An incorrect program of trigraph fails; a peer's is timed and marked, and a peer's error is noted."""
     pytest.importorskip("torch")
 
-    def contender(value, peer=False):
+    def make_contender(value, peer=False):
         return Contender(lambda sizes, dtype: lambda: {"x": np.float32([1 / value, 1])}, "", (), peer)
 
-    contenders = {"trigraph": contender(1), "trigraph-compiled": contender(2), "equal-compiled": contender(1)}
-    contenders |= {"pyg": contender(np.nan, peer=True), "pyg-compiled": contender(0, peer=True), "own": contender(0)}
+    contenders = {
+        "trigraph": make_contender(1),
+        "trigraph-compiled": make_contender(2),
+        "equal-compiled": make_contender(1),
+    }
+    contenders |= {
+        "pyg": make_contender(np.nan, peer=True),
+        "pyg-compiled": make_contender(0, peer=True),
+        "own": make_contender(0),
+    }
     monkeypatch.setattr(models, "PROGRAMS", (Program("work", "", contenders, {}),))
     found = {}
     for name in list(contenders)[1:-1]:
@@ -316,7 +324,7 @@ def test_timing_locks_the_device(monkeypatch):
         qualify_part.lock_device(exclusive=False).__enter__()
 
 
-def test_share_of_the_bound():
+def test_share_refers_to_the_largest_bound():
     """The roofline bound is the largest bound over all measured peak rates."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
@@ -330,18 +338,18 @@ def test_share_of_the_bound():
     ]
     record = {"stages": [{**s, "seconds": 1.0} for s in stages], "rehearsal": False, "created": "", "deadline": 1}
     record["kit"] = ""
-    (row,) = summary.summarise({**record, "seconds": 1.0})["times"]
+    (row,) = summary.summarise_record({**record, "seconds": 1.0})["times"]
     assert (row["bound_by"], row["share"]["int32"]) == ("gather", 0.5)
 
 
 @pytest.mark.parametrize("output", ["", "========= COMPUTE-SANITIZER\nSegmentation fault"])
 def test_a_sanitizer_without_a_summary_has_failed(output):
-    (line,) = sanitizer.read("memcheck gat", output)
+    (line,) = sanitizer.parse_output("memcheck gat", output)
     assert line["passed"] is False
 
 
 @pytest.mark.parametrize("name", environment.TF32_VARIABLES)
-def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
+def test_enabled_tf32_causes_a_warning(name, monkeypatch):
     """`trigraph info` and reports warn of TF32, which rounds the factors of float32 products to 10 bits."""
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
@@ -359,7 +367,7 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_kit(tmp_path):
+def test_kit_runs_with_only_numpy_and_scipy(tmp_path):
     """The one-file kit is small and runs with only NumPy and SciPy installed (here as a rehearsal)."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
@@ -396,7 +404,7 @@ def test_the_gather_that_sets_the_ceiling_compiles():
 CHECKED_OPERATORS = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
 
-class Stream(cupy_stand_in.Stream):
+class EmptyCaptureStream(cupy_stand_in.Stream):
     """A stream that captures calls into a graph whose replay does nothing."""
 
     def __init__(self, non_blocking):
@@ -412,11 +420,11 @@ class Stream(cupy_stand_in.Stream):
 
 
 @pytest.fixture
-def device(monkeypatch, tmp_path):
+def stand_in_device(monkeypatch, tmp_path):
     """Return the device, with additions to the stand-in for CuPy."""
     cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
-    cupy.cuda.Stream = Stream
+    cupy.cuda.Stream = EmptyCaptureStream
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
     cupy.cuda.using_allocator = lambda malloc: contextlib.nullcontext()
     monkeypatch.setattr(
@@ -429,27 +437,27 @@ def device(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("check", ["poisoned", "views", "extremes"])
-def test_checks(device, check, tmp_path):
+def test_array_checks_pass_with_the_stand_in(stand_in_device, check, tmp_path):
     notes = Notes(tmp_path / "notes.json")
-    checks.run(check, device, notes)
+    checks.run_part(check, stand_in_device, notes)
     lines = read_notes(notes.path)
     assert {line["passed"] for line in lines} == {True}, lines
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
-def test_checks_of_torch(monkeypatch, check, tmp_path):
+def test_torch_checks_pass_with_the_stand_ins(monkeypatch, check, tmp_path):
     """The checks of derivatives, half precision and layers in torch pass with the stand-ins."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
-    torch_stage.run(check, Device(), notes)
+    torch_stage.run_part(check, Device(), notes)
     lines = read_notes(notes.path)
     assert {line["passed"] for line in lines} == {True}, lines
     assert cupy_stand_in.state.launches > 0
 
 
-def test_extremes_are_judged_by_the_table():
+def test_extreme_results_must_satisfy_the_tolerance():
     """The check of extremes accepts results that differ in the last bit, and detects inaccurate or NaN results."""
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
@@ -459,37 +467,39 @@ def test_extremes_are_judged_by_the_table():
     assert not checks._is_accurate(field, np.where(right < 1.5, right, np.nan), right, exact, most)
 
 
-def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
+def test_a_capture_that_replays_nothing_is_found(stand_in_device, tmp_path):
     notes = Notes(tmp_path / "notes.json")
-    checks.run("capture", device, notes)
+    checks.run_part("capture", stand_in_device, notes)
     assert [line["passed"] for line in read_notes(notes.path)] == [False] * len(CHECKED_OPERATORS)
 
 
-def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
+def test_memory_that_is_not_written_is_found(stand_in_device, tmp_path, monkeypatch):
     """The check of unwritten memory detects a result that a call leaves unwritten."""
     real = checks.call_operator
 
     def compute_all_but_first(op, values, backend, out=None):
         fields = real(op, values, backend, out)
         first = next(iter(fields))
-        return {**fields, first: device.xp.empty(fields[first].shape, fields[first].dtype)}
+        return {**fields, first: stand_in_device.xp.empty(fields[first].shape, fields[first].dtype)}
 
-    monkeypatch.setattr(checks, "call_operator", compute_all_but_first)
+    monkeypatch.setattr(checks, "compute_fields", compute_all_but_first)
     notes = Notes(tmp_path / "notes.json")
-    checks.run("poisoned", device, notes)
+    checks.run_part("poisoned", stand_in_device, notes)
     assert False in {line["passed"] for line in read_notes(notes.path)}
 
 
 @pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
-def test_sanitizer_cases(device, family):
+def test_sanitizer_cases(stand_in_device, family):
     """The cases of the sanitizer stage run with device arrays and return results on the host."""
-    assert all(type(array) is np.ndarray for array in cases.compare_with_judge(family, device).values())
+    assert all(
+        type(array) is np.ndarray for array in cases.compare_kernels_with_judge(family, stand_in_device).values()
+    )
 
 
 def test_local_memory_of_a_kernel_that_is_not_listed_is_noted(tmp_path):
     place, notes = types.SimpleNamespace(architecture=lambda: "sm_90"), Notes(tmp_path / "notes.json")
     usages = {name: {"registers": 32, "local_bytes": 8} for name in ("dimenet_radial<float>", "sum_rows<float>")}
-    compile_stage._note_local_memory(place, notes, usages)
+    compile_stage._note_unlisted_local_memory(place, notes, usages)
     (line,) = read_notes(notes.path)
     assert line["passed"] is False
     assert line["over"] == [f"sum_rows<float>: {usages['sum_rows<float>']}"]

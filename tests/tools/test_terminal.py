@@ -30,14 +30,16 @@ def invented_checks(monkeypatch):
     """Make `trigraph verify` run one unit that returns fake checks."""
     checks = [GOOD]
 
-    def make_checks():
+    def raise_signal_and_get_checks():
         signal_number = getattr(signal, os.environ.get("HIT", ""), None)
         if signal_number:
             os.kill(os.getpid(), signal_number)
         return checks
 
     monkeypatch.setattr(
-        run, "plan_run", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), make_checks)]
+        run,
+        "plan_run",
+        lambda **a: [units.WorkUnit(HOSTILE, 1.0, lambda: units.count_checks(checks), raise_signal_and_get_checks)],
     )
     return checks
 
@@ -63,7 +65,7 @@ def test_hostile_text_is_escaped(invented_checks, tmp_path, charset):
 
 
 @contextmanager
-def unwritable(kind):
+def open_unwritable_stream(kind):
     """Yield a stream that writes to a full disk or to a closed pipe."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -72,7 +74,7 @@ def unwritable(kind):
         stream.flush()  # raises the error here, not at exit
 
 
-def get_exit_status(words):
+def run_and_get_exit_status(words):
     """Run a command and return its exit status."""
     with pytest.raises(SystemExit) as caught:
         main(words, prog_name="trigraph")
@@ -88,12 +90,12 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
     [("disk", "Error: the output cannot be used: No space left on device\n"), ("pipe", "")],
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
-def test_an_output_that_cannot_be_written(words, kind, line, invented_checks, tmp_path, monkeypatch, capsys):
+def test_unwritable_output_ends_with_an_error(words, kind, line, invented_checks, tmp_path, monkeypatch, capsys):
     """If standard output cannot be written, commands exit with an error, but still write their report."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
-    with unwritable(kind) as stream, monkeypatch.context() as patch:
+    with open_unwritable_stream(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        assert get_exit_status([*words, *report]) == 1
+        assert run_and_get_exit_status([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
     assert errors.count("\n") == bool(line) + bool(report)  # with a report, there is one more line
@@ -103,11 +105,11 @@ def test_an_output_that_cannot_be_written(words, kind, line, invented_checks, tm
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 @pytest.mark.parametrize("kind", ["disk", "pipe"])
 @pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (VERIFY, 0)])
-def test_unreadable_errors_keep_their_status(kind, words, status, invented_checks, tmp_path, monkeypatch):
+def test_unwritable_stderr_keeps_the_exit_status(kind, words, status, invented_checks, tmp_path, monkeypatch):
     report = ["--report", str(tmp_path)] if status == 0 else []
-    with unwritable(kind) as stream, monkeypatch.context() as patch:
+    with open_unwritable_stream(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
-        assert get_exit_status([*words, *report]) == status
+        assert run_and_get_exit_status([*words, *report]) == status
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
@@ -122,9 +124,9 @@ def test_a_signal_is_one_line_and_its_status(number, invented_checks, monkeypatc
 
 
 @pytest.mark.usefixtures("unignored_signals")
-def test_an_interrupted_run_shows_what_it_knows(invented_checks, monkeypatch):
+def test_an_interrupted_run_shows_completed_checks(invented_checks, monkeypatch):
     invented_checks += [BAD]
-    (unit,), hit = run.plan_run(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    (unit,), hit = run.plan_run(), units.WorkUnit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(run, "plan_run", lambda **a: [unit, hit])
     result = CliRunner().invoke(main, VERIFY)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Ended by SIGINT")

@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture
-def python_operators(monkeypatch):
+def force_python_operators(monkeypatch):
     """Make the operators run in Python instead of C++, so that tests can observe the calls to a backend."""
     from trigraph.torch.library import OPERATORS_OF_TORCH
 

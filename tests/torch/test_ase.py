@@ -24,7 +24,7 @@ def calculator():
     return trigraph.ase.Calculator(make_potential())
 
 
-def test_results(calculator):
+def test_calculator_results_equal_the_model(calculator):
     atoms = make_crystal()
     atoms.calc = calculator
     results = calculator.model.energy_forces_stress(
@@ -42,7 +42,7 @@ def test_results(calculator):
     assert atoms.get_forces().dtype == np.float64
 
 
-def test_energies_of_atoms(calculator):
+def test_atomic_energies_sum_to_the_energy(calculator):
     """Atomic energies sum to the energy, follow permutations, and are the same in each cell of a supercell."""
     atoms = make_crystal()
     atoms.calc = calculator
@@ -86,7 +86,7 @@ def compute_supercell_hessian(model, cells):
     return hessian.detach().reshape(pos.numel(), pos.numel()).numpy()
 
 
-def test_hessian(calculator):
+def test_hessian_agrees_with_the_model(calculator):
     """The calculator's Hessian agrees with the model's for the current atoms, and is zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
@@ -99,7 +99,7 @@ def test_hessian(calculator):
         trigraph.ase.Calculator(calculator.model).get_hessian()
 
 
-def test_phonons(calculator, tmp_path):
+def test_force_constants_converge_to_the_hessian(calculator, tmp_path):
     """ASE's force constants from finite displacements converge to the analytic Hessian of the supercell.
 
     In rock salt, many angles are 180 degrees. The cutoff is between two shells, so that the neighbours do not change.
@@ -119,10 +119,10 @@ def test_phonons(calculator, tmp_path):
 
 
 @pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
-def test_models_without_parameters(buffer):
+def test_models_without_parameters_have_buffer_dtype(buffer):
     """A model without parameters has the dtype of a floating buffer, or else torch's default dtype."""
 
-    class Springs(torch.nn.Module):
+    class SpringsWithoutParameters(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("held", buffer)
@@ -131,7 +131,7 @@ def test_models_without_parameters(buffer):
             self.dtype = pos.dtype
             return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))
 
-    springs, atoms = Springs(), make_crystal()
+    springs, atoms = SpringsWithoutParameters(), make_crystal()
     atoms.calc = trigraph.ase.Calculator(springs)
     np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
     assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
@@ -139,7 +139,7 @@ def test_models_without_parameters(buffer):
         atoms.get_potential_energies()
 
 
-def test_bad_model():
+def test_model_without_energy_method_is_refused():
     with pytest.raises(TypeError, match=r"Calculator: model is a Linear; expected a torch\.nn\.Module with energy"):
         trigraph.ase.Calculator(torch.nn.Linear(3, 1))
 
@@ -148,15 +148,15 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
     """With a skin, forces agree up to rounding; the search is repeated after an atom has moved by half the skin."""
     searches, search = [], calculator.model.neighbors
 
-    def counted(*args, **kwargs):
+    def record_skin_and_search(*args, **kwargs):
         searches.extend([kwargs["skin"]] if "skin" in kwargs else [])
         return search(*args, **kwargs)
 
-    monkeypatch.setattr(calculator.model, "neighbors", counted)
+    monkeypatch.setattr(calculator.model, "neighbors", record_skin_and_search)
     skin_calculator, atoms = trigraph.ase.Calculator(calculator.model, skin=0.6), make_crystal()
     rng, changes = np.random.default_rng(0), []
 
-    def compare(atoms):
+    def compare_with_fresh_calculator(atoms):
         before = len(searches)
         for name in ("get_potential_energy", "get_forces", "get_stress"):
             atoms.calc = skin_calculator
@@ -167,18 +167,18 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
         changes.append(len(searches) - before)
 
     for _ in range(3):  # in total, atoms move less than half the skin
-        compare(atoms)
+        compare_with_fresh_calculator(atoms)
         atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
     atoms.positions[1] += [0.4, 0, 0]
-    compare(atoms)
+    compare_with_fresh_calculator(atoms)
     atoms.set_cell(atoms.cell * 1.01, scale_atoms=True)
-    compare(atoms)
+    compare_with_fresh_calculator(atoms)
     atoms.symbols[2] = "Ag"  # neighbours do not depend on the element
-    compare(atoms)
+    compare_with_fresh_calculator(atoms)
     atoms.pbc = [True, True, False]
-    compare(atoms)
+    compare_with_fresh_calculator(atoms)
     del atoms[0]
-    compare(atoms)
+    compare_with_fresh_calculator(atoms)
     assert changes == [1, 0, 0, 1, 1, 0, 1, 1]
     assert set(searches) == {0.6}
 
@@ -226,7 +226,7 @@ CHANGES_WITH_RESET = {
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *CHANGES_WITH_RESET])
-def test_what_changes_between_calls(change):
+def test_changes_between_calls_take_effect(change):
     """After any change of the model or settings, results agree with a new calculator, even if atoms move."""
     for skin, omit_atoms in itertools.product((0.0, 0.2), (True, False)):
         atoms = make_crystal()
@@ -271,7 +271,7 @@ def test_tensors_are_where_the_model_is(calculator):
         torch.set_default_device(None)
 
 
-def test_bad_skin(calculator):
+def test_invalid_skins_raise_value_error(calculator):
     with pytest.raises(ValueError, match="Calculator: skin is -1"):
         trigraph.ase.Calculator(calculator.model, skin=-1)
     model = DimeNetPlusPlus(8, 1, 1, 4, 2, 8, 3, 3, max_num_neighbors=4)
@@ -280,7 +280,7 @@ def test_bad_skin(calculator):
 
 
 @pytest.mark.slow
-def test_long_dynamics(calculator):
+def test_long_dynamics_have_no_drift_or_leak(calculator):
     """In ten thousand steps with a skin, the total energy does not drift, and memory does not grow.
 
     Springs to the initial positions keep the atoms apart, because the model is random.
@@ -294,14 +294,14 @@ def test_long_dynamics(calculator):
     atoms.pbc = True
     first = atoms.positions.copy()
 
-    class Tethered(trigraph.ase.Calculator):
+    class TetheredCalculator(trigraph.ase.Calculator):
         def calculate(self, atoms=None, *args):
             super().calculate(atoms, *args)
             moved = self.atoms.positions - first
             self.results["energy"] += 5.0 * (moved**2).sum()
             self.results["forces"] = self.results["forces"] - 10.0 * moved
 
-    atoms.calc = Tethered(calculator.model, skin=0.5)
+    atoms.calc = TetheredCalculator(calculator.model, skin=0.5)
     spread = np.sqrt(atoms.get_masses()[:, None] * units.kB * 100)
     atoms.set_momenta(spread * np.random.default_rng(0).standard_normal(first.shape))
     energies, memory = [], []

@@ -15,8 +15,8 @@ from test_torch_captured import Springs, assert_padded_graphs_match, make_crysta
 
 import trigraph.ase
 from trigraph.torch import Capacity, compile_potential
-from trigraph.torch.potentials.capacity_search import CapacitySearch
-from trigraph.torch.potentials.padding import Padding
+from trigraph.torch.potentials.capacity_search import PaddedNeighborSearch
+from trigraph.torch.potentials.padding import PaddedBuffers
 
 
 def dump_padding(padding):
@@ -40,37 +40,37 @@ def test_search_fills_padding_like_the_host():
         needed = Capacity.of(neighbors)
         extra = (seed % 3) * 77
         capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
-        padding = Padding(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
-        padding.fill(z, pos, cells, neighbors, CUTOFF)
+        padding = PaddedBuffers(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
+        padding.load_structures(z, pos, cells, neighbors, CUTOFF)
         expected = dump_padding(padding)
-        search = CapacitySearch(padding, CUTOFF, None)
-        search.record_checked(flags.numpy())
+        search = PaddedNeighborSearch(padding, CUTOFF, None)
+        search.record_checked_atoms(flags.numpy())
         for name, array in padding.edges.items():
             array.fill_(7 if "offsets" in name else 0)
         padding.shifts.fill_(7)
-        assert search.load(z, pos, of_atom, cells, flags)
-        refused, total = search.search()[0].tolist()
+        assert search.load_arguments(z, pos, of_atom, cells, flags)
+        refused, total = search.write_edges()[0].tolist()
         assert (refused, total) == (0, needed.edges)
         assert dump_padding(padding) == expected
         if total > 1 and seed % 4 == 2:  # the edges do not fit, so only ghost atoms remain
             padding.capacity = capacity._replace(edges=total - 1)
-            assert search.load(z, pos, of_atom, cells, flags)
-            assert search.search()[0].tolist() == [1, total]
+            assert search.load_arguments(z, pos, of_atom, cells, flags)
+            assert search.write_edges()[0].tolist() == [1, total]
             assert padding.refused
             assert not padding.edges["src_offsets"][len(z)]
             assert_padded_graphs_match(padding.neighbors)
 
 
 @pytest.fixture
-def host_searches(monkeypatch):
+def graphs_and_host_searches(monkeypatch):
     """Return the captured graphs, and a list to which each search on the host adds its number of atoms."""
     graphs, calls, search = graph_stand_in.install_cuda_graphs(monkeypatch), [], Springs.neighbors
 
-    def neighbors(model, pos, *args, **kwargs):
+    def record_host_search(model, pos, *args, **kwargs):
         calls.append(len(pos))
         return search(model, pos, *args, **kwargs)
 
-    monkeypatch.setattr("trigraph.torch.potentials.potential.Potential.neighbors", neighbors)
+    monkeypatch.setattr("trigraph.torch.potentials.potential.Potential.neighbors", record_host_search)
     return graphs, calls
 
 
@@ -86,9 +86,9 @@ def check_same_results(captured, model, *arguments, **keywords):
     return got
 
 
-def test_steps_of_the_same_atoms(host_searches):
+def test_host_searches_only_if_graph_cannot(graphs_and_host_searches):
     """The host searches in the first two calls, and when the graph cannot; all results are correct."""
-    _, calls = host_searches
+    _, calls = graphs_and_host_searches
     model, (z, pos, cell) = make_potential(), make_crystal()
     captured, exact = compile_potential(model, capture=True), make_potential()
     for step in range(8):
@@ -140,9 +140,9 @@ def test_steps_of_the_same_atoms(host_searches):
     assert count_host_searches(z, pos, cell=cell) == 0
 
 
-def test_batches(host_searches):
+def test_captured_searches_are_correct_for_batches(graphs_and_host_searches):
     """Results are correct for structures without cells, and if atoms are reassigned to other structures."""
-    _, calls = host_searches
+    _, calls = graphs_and_host_searches
     model = Springs()
     captured = compile_potential(model, capture=True)
     z, pos, batch = make_molecules("C6H6", "H2O", "CH4")
@@ -158,7 +158,7 @@ def test_batches(host_searches):
         check_same_results(captured, model, z, pos, batch)
 
 
-def test_refused_results_are_nan(host_searches):
+def test_refused_results_are_nan(graphs_and_host_searches):
     """If edges exceed the capacity, replayed results are NaN until the host has searched."""
     model, (z, pos, cell) = make_potential(), make_crystal()
     captured = compile_potential(model, capture=True)
@@ -174,8 +174,8 @@ def test_refused_results_are_nan(host_searches):
     check_same_results(captured, model, z, pos, None, cell)
 
 
-@pytest.mark.usefixtures("host_searches")
-def test_dynamics_of_ase():
+@pytest.mark.usefixtures("graphs_and_host_searches")
+def test_captured_ase_dynamics_agree_with_eager():
     """Captured dynamics with a calculator without a skin agree with eager dynamics."""
     model, positions = make_potential(), []
     for options in ({}, {"capture": True}):
@@ -188,24 +188,24 @@ def test_dynamics_of_ase():
     assert atoms.calc.model._search_padding is not None
 
 
-def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
+def test_device_search_never_synchronizes(monkeypatch, tmp_path):
     """A search never makes the host wait, and finds the same neighbours as on the CPU."""
     model, (z, pos, cell) = Springs(), make_crystal(torch.float32)
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
     graph_stand_in.install_cuda_graphs(monkeypatch)
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
-    padding = Padding(Capacity.of(neighbors).grown(), pos, True, torch.int32)
-    padding.fill(z, pos, cell[None], neighbors, model.cutoff)
+    padding = PaddedBuffers(Capacity.of(neighbors).grown(), pos, True, torch.int32)
+    padding.load_structures(z, pos, cell[None], neighbors, model.cutoff)
     expected = [t.clone() for t in padding.edges.values()]
-    search = CapacitySearch(padding, model.cutoff, None)
-    search.record_checked(flags)
-    assert search.load(z, pos, None, cell, None)
-    search.search()
+    search = PaddedNeighborSearch(padding, model.cutoff, None)
+    search.record_checked_atoms(flags)
+    assert search.load_arguments(z, pos, None, cell, None)
+    search.write_edges()
     for array in padding.edges.values():
         array.zero_()
     launches = cupy_stand_in.state.launches
-    with cupy_stand_in.capture_stream(), graph_stand_in.OperationRecorder():
-        (result,) = search.search()
+    with cupy_stand_in.simulate_capture(), graph_stand_in.OperationRecorder():
+        (result,) = search.write_edges()
     assert cupy_stand_in.state.launches - launches == 6
     assert result[0] == 0
     assert all(torch.equal(a, b) for a, b in zip(padding.edges.values(), expected, strict=True))

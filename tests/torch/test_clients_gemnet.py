@@ -27,7 +27,7 @@ both_originals = pytest.mark.parametrize("name", ORIGINALS)
 def make_block(name, dtype="float64"):
     """Return a small block with its basis layers; skip the test if the wheel is missing."""
     try:
-        ORIGINALS[name].root()
+        ORIGINALS[name].find_root()
     except ContenderUnavailable as error:
         pytest.skip(str(error))
     return blocks.BLOCKS[name]().to(getattr(torch, dtype))
@@ -37,17 +37,17 @@ def draw_inputs(model, structure=MOLECULE, dtype="float64"):
     return blocks.draw_inputs(model, structure, dtype)
 
 
-def list_differentiable(model, x):
+def collect_differentiable_tensors(model, x):
     return {**x, **{n: p for n, p in model.named_parameters() if p.requires_grad}}
 
 
-def compute_results(model, x, lists, seeds=None):
+def compute_outputs_and_gradients(model, x, lists, seeds=None):
     """Return a block's outputs, and the gradients of all inputs and parameters for the output cotangents `seeds`."""
     outputs = dict(zip(("h", "m"), model(x, lists), strict=True))
     if seeds is None:
         generator = torch.Generator().manual_seed(1)
         seeds = {n: torch.randn(o.shape, generator=generator, dtype=o.dtype) for n, o in outputs.items()}
-    wanted = list_differentiable(model, x)
+    wanted = collect_differentiable_tensors(model, x)
     gradients = torch.autograd.grad(list(outputs.values()), list(wanted.values()), [seeds[n] for n in outputs])
     return {n: o.detach() for n, o in outputs.items()} | {
         f"gradient of {n}": g for n, g in zip(wanted, gradients, strict=True)
@@ -75,33 +75,33 @@ def assert_close(got, expected, eps):
         assert error <= eps * (norm or 1.0) * torch.finfo(value.dtype).eps, f"{name} differs by {error:.3g}"
 
 
-def use_lists(model):
+def disable_padding(model):
     for layer in model.modules():
         if isinstance(layer, nn.BasisEmbedding):
             layer.padded = False
 
 
-def second_derivatives(model, x, lists):
+def compute_second_derivatives(model, x, lists):
     """Return gradients of a function of gradients, as in training on forces."""
     h, m = model(x, lists)
     first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
-    wanted = list_differentiable(model, x)
+    wanted = collect_differentiable_tensors(model, x)
     return dict(zip(wanted, torch.autograd.grad(sum(g.square().sum() for g in first), wanted.values()), strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
-def test_same_results(name, padded, dtype):
+def test_conversion_preserves_results_and_derivatives(name, padded, dtype):
     """Outputs, gradients and, in float64, second derivatives are the same before and after `convert`."""
     model = make_block(name, dtype)
     x, lists = draw_inputs(model, dtype=dtype)
     # Second derivatives have larger errors: they use twice as many layers, and squares of gradients.
-    works = [(compute_results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
+    works = [(compute_outputs_and_gradients, 1)] + [(compute_second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
     assert all(value.norm() > 0 for value in expected[0].values())
     assert len(convert(model).replaced) == NUMBER_REPLACED[name]
     if not padded:
-        use_lists(model)
+        disable_padding(model)
     for (work, factor), right in zip(works, expected, strict=True):
         assert_close(work(model, x, lists), right, factor * estimate_tolerance(model))
 
@@ -110,7 +110,7 @@ def test_same_results(name, padded, dtype):
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
 @both_originals
-def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
+def test_converted_blocks_accept_structures_without_edges(name, num_atoms, pairs, padded):
     """A converted block accepts structures without edges or triplets, which the original supports only in batches."""
     model = make_block(name)
     alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
@@ -119,7 +119,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
     generator = torch.Generator().manual_seed(1)
     seeds = {n: torch.randn(x[n].shape, generator=generator, dtype=torch.float64) * own[n][:, None] for n in ("h", "m")}
-    expected = compute_results(model, x, lists, seeds)
+    expected = compute_outputs_and_gradients(model, x, lists, seeds)
     for n, rows in own.items():
         expected[f"gradient of {n}"] = expected[f"gradient of {n}"][rows]
     expected |= {n: expected[n][own[n]] for n in ("h", "m")}
@@ -128,8 +128,8 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     lists, seeds = convert_to_tensors(alone.index_lists()), {n: g[own[n]] for n, g in seeds.items()}
     convert(model)
     if not padded:
-        use_lists(model)
-    assert_close(compute_results(model, x, lists, seeds), expected, estimate_tolerance(model, beside))
+        disable_padding(model)
+    assert_close(compute_outputs_and_gradients(model, x, lists, seeds), expected, estimate_tolerance(model, beside))
 
 
 def derive_class(layer):
@@ -173,11 +173,11 @@ LEFT += [("fairchem", path, *state) for path in (TRIPLETS, ATOMS) for state in S
 
 
 @pytest.mark.parametrize(("name", "path", "change", "reason"), LEFT)
-def test_changed_layers_are_left(name, path, change, reason):
+def test_changed_layers_stay_unconverted(name, path, change, reason):
     """A layer that is not as its constructor makes it is left unchanged; the other layers are converted."""
     model = make_block(name)
     x, lists = draw_inputs(model)
-    expected = compute_results(model, x, lists)
+    expected = compute_outputs_and_gradients(model, x, lists)
     layer = model.get_submodule(path)
     change(layer)
     kind = type(layer)
@@ -187,7 +187,7 @@ def test_changed_layers_are_left(name, path, change, reason):
     assert type(layer) is kind
     assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
     if change in (derive_class, wrap_forward):
-        assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
+        assert_close(compute_outputs_and_gradients(model, x, lists), expected, estimate_tolerance(model))
     if change is wrap_forward:
         layer.forward.assert_called_once()
 
@@ -202,11 +202,11 @@ def load_older_layer(folder):
     """Return the bilinear layer of fairchem's older GemNets."""
     make_block("fairchem")  # skips the test if the wheel is missing
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
-    (module,) = load_modules(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
+    (module,) = load_modules(FAIRCHEM.find_root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
 
 
-def test_the_layer_of_gemnet_dt():
+def test_gemnet_dt_layer_is_converted_correctly():
     layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
     edges = MOLECULE.directed_edges("main").shape[1]
     index = convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
@@ -214,16 +214,16 @@ def test_the_layer_of_gemnet_dt():
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
     x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
 
-    def found():
+    def compute_layer_results():
         out = layer(tuple(x[:2]), x[2], **index)
         return {str(n): v.detach() for n, v in enumerate((out, *torch.autograd.grad(out.sum(), [*x, layer.weight])))}
 
-    expected = found()
+    expected = compute_layer_results()
     assert len(convert(layer).replaced) == 1
-    assert_close(found(), expected, 2 * sizes[2][0] ** 0.5)
+    assert_close(compute_layer_results(), expected, 2 * sizes[2][0] ** 0.5)
 
 
-def test_the_layer_of_another_forward_is_left():
+def test_layer_with_another_forward_stays_unconverted():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
     (left,) = convert(load_older_layer("gemnet_gp")).left
     arguments = "basis, m, id_reduce, id_ragged_idx"
@@ -238,7 +238,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "text"), BAD)
-def test_bad_pairs(changes, text):
+def test_pair_interaction_refuses_bad_pairs(changes, text):
     layer = make_block("fairchem").block.atom_interaction
     arguments = {
         "h": torch.ones(2, 10).double(),

@@ -24,7 +24,7 @@ ROUNDINGS = 20  # neuralop and trigraph add the same terms (at most 20 per node)
 def neuralop_modules(monkeypatch):
     """Load neuraloperator's modules where `install` finds them, without parent packages, which import wandb."""
     try:
-        modules = load_modules(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
+        modules = load_modules(ORIGINAL.find_root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
     except ContenderUnavailable as error:
         pytest.skip(str(error))
     for module in modules:
@@ -33,7 +33,7 @@ def neuralop_modules(monkeypatch):
     torch.set_default_dtype(torch.float32)  # neuralop's sums have the default dtype, so tests change it
 
 
-def assert_same(got, expected, roundings=ROUNDINGS):
+def assert_close_or_none(got, expected, roundings=ROUNDINGS):
     """Assert that tensors agree up to rounding, or are both None (gradients of unused inputs)."""
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
@@ -67,7 +67,7 @@ def compute_derivatives(theirs, transform, functions, dtype, reduction, default=
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("transform", "functions"), [*itertools.product(TRANSFORMS, (None, (), (2,), (3,)))])
-def test_before_and_after(neuralop_modules, transform, functions, dtype, reduction):
+def test_install_preserves_results_and_derivatives(neuralop_modules, transform, functions, dtype, reduction):
     expected = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction, default=dtype)
     torch.set_default_dtype(torch.float32)
     neuralop.install()
@@ -77,13 +77,13 @@ def test_before_and_after(neuralop_modules, transform, functions, dtype, reducti
     got = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction)
     assert (got[0][..., 3, :] == 0).all()
     assert all(float(t.detach().abs().max()) > 0 for t in got[:3] if t is not None)
-    assert_same(got, expected)
+    assert_close_or_none(got, expected)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("splits", [[0, 3, 3, 9], [2, 3, 7, 7], [0], [4, 4], [[0, 3, 9], [1, 5, 5]]])
-def test_sums(splits, index, reduction):
+def test_segment_csr_sums_and_derivatives_are_correct(splits, index, reduction):
     """Sums and derivatives are correct, even if the splits skip rows or differ between batch entries."""
     indptr = torch.tensor(splits, dtype=index)
     src = torch.rand(*indptr.shape[:-1], 18, 4, dtype=torch.float64)[..., ::2, 1:].requires_grad_()
@@ -96,11 +96,11 @@ def test_sums(splits, index, reduction):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
+def test_half_precision_sums_are_rounded_once(dtype):
     """Half-precision sums are computed in float32 and rounded once: the mean of 400 terms 1 + eps is within one eps."""
     value = torch.tensor(1.0, dtype=dtype) + torch.finfo(dtype).eps
     src, indptr = value.repeat(400, 1), torch.tensor([0, 400])
-    assert_same([neuralop.segment_csr(src, indptr, "mean")], [value.reshape(1, 1)], 1)
+    assert_close_or_none([neuralop.segment_csr(src, indptr, "mean")], [value.reshape(1, 1)], 1)
     assert neuralop.segment_csr(torch.empty(0, 4, 3), torch.zeros(0, 2, dtype=torch.long), "sum").shape == (0, 1, 3)
 
 
@@ -123,7 +123,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "text"), BAD)
-def test_bad_input(changes, text):
+def test_segment_csr_refuses_bad_input(changes, text):
     arguments = {"src": torch.ones(5, 2), "indptr": torch.tensor([0, 2, 5]), "reduction": "sum"}
     with expect_error(text):
         neuralop.segment_csr(**arguments | changes)

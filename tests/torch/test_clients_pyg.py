@@ -60,7 +60,7 @@ MATRICES = {
 }
 
 
-def test_two_kinds_of_nodes():
+def test_bipartite_results_agree_with_pyg():
     """Results for bipartite graphs agree with PyG: with `size`, without destination features, as sparse matrices."""
     x = torch.randn(4, 8), torch.randn(2, 16)
     theirs, ours = make_layers((8, 16), 32, heads=2, residual=True)
@@ -75,7 +75,7 @@ def test_two_kinds_of_nodes():
 
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("layout", MATRICES)
-def test_a_matrix_is_its_edges(layout, loops):
+def test_sparse_matrices_agree_with_edge_lists(layout, loops):
     """Sparse matrices agree with edge lists; their values are edge features, and attention has the same layout."""
     x, features = torch.randn(4, 8), torch.randn(6, 3)
     theirs, ours = make_layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
@@ -94,7 +94,7 @@ def test_a_matrix_is_its_edges(layout, loops):
         assert_close(theirs(x, matrix), expected)
 
 
-def test_containers_of_pyg():
+def test_pyg_containers_give_pyg_results():
     """Results agree with PyG for Data, Batch, sorted EdgeIndex, Sequential, and sampled bipartite layers."""
     theirs, ours = make_layers(8, 4, heads=2)
     data = [Data(x=torch.randn(4, 8), edge_index=LOOP_EDGES), Data(x=torch.randn(5, 8), edge_index=BIPARTITE_EDGES)]
@@ -112,7 +112,7 @@ def test_containers_of_pyg():
         assert_close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
 
 
-class Net(torch.nn.Module):
+class ConvolutionNet(torch.nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.conv, self.lin = kind((-1, -1), 6, heads=2, add_self_loops=False), torch.nn.Linear(12, 4)
@@ -121,14 +121,14 @@ class Net(torch.nn.Module):
         return self.lin(self.conv(x, edge_index).relu())
 
 
-def test_several_kinds_of_nodes():
+def test_hetero_models_accept_the_layers():
     """`to_hetero` and HeteroConv accept the layers, including converted ones and lazy sizes."""
     data = HeteroData()
     data["paper"].x, data["author"].x = torch.randn(10, 5), torch.randn(6, 3)
     for src, dst in (("paper", "paper"), ("author", "paper"), ("paper", "author")):
         ends = torch.stack([torch.randint(0, len(data[n].x), (20,)) for n in (src, dst)])
         data[src, "to", dst].edge_index = ends
-    theirs, ours = (pyg.to_hetero(Net(kind), data.metadata()) for kind in (pyg.GATConv, both.GATConv))
+    theirs, ours = (pyg.to_hetero(ConvolutionNet(kind), data.metadata()) for kind in (pyg.GATConv, both.GATConv))
     with torch.no_grad():
         theirs(data.x_dict, data.edge_index_dict)
         ours(data.x_dict, data.edge_index_dict)
@@ -181,7 +181,7 @@ def test_script_and_trace_are_refused():
 
 
 @pytest.fixture(scope="module")
-def patched():
+def patched_dimenet():
     """Patch PyG's DimeNet++ to work without optional packages."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch_pyg_dimenet(monkeypatch, peer)
@@ -189,7 +189,7 @@ def patched():
 
 
 @pytest.fixture(scope="module")
-def original(patched):
+def original_dimenet(patched_dimenet):
     """Return PyG's model in float64 with nonzero biases; cached, because sympy takes seconds to derive the basis."""
     torch.manual_seed(0)
     model = peer.DimeNetPlusPlus(**SIZES).double()
@@ -199,7 +199,7 @@ def original(patched):
     return model
 
 
-def make_molecule(number=14):
+def make_two_structures(number=14):
     """Return two structures of atoms on a distorted lattice with distances of at least 1."""
     lattice = 1.9 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
     positions = lattice[torch.randperm(27)[:number]] + 0.8 * torch.rand(number, 3) - 0.4
@@ -229,14 +229,14 @@ def compare_derivatives(got, expected, tolerance):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("limit", [1000, 5])
-def test_dimenet_is_pygs(limit, original):
+def test_dimenet_derivatives_agree_with_pyg(limit, original_dimenet):
     """DimeNet++ with PyG's state_dict, or converted, agrees with PyG in energies, forces and second derivatives."""
-    theirs = copy.deepcopy(original)
+    theirs = copy.deepcopy(original_dimenet)
     theirs.max_num_neighbors = limit
     ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict(), strict=True)
-    z, pos, batch = make_molecule()
+    z, pos, batch = make_two_structures()
     expected = compute_derivatives(theirs, z, pos, batch)
     compare_derivatives(compute_derivatives(ours, z, pos, batch), expected, TOLERANCE)
     forces = ours.energy_forces_stress(z, pos, batch).forces
@@ -245,9 +245,9 @@ def test_dimenet_is_pygs(limit, original):
     compare_derivatives(compute_derivatives(theirs, z, pos, batch), expected, TOLERANCE)
 
 
-def test_convert_and_revert_keep_the_model(original):
+def test_convert_and_revert_keep_the_model(original_dimenet):
     """`convert` preserves parameters, hooks, flags, references and names; `revert` restores bitwise equal results."""
-    theirs, (z, pos, batch) = copy.deepcopy(original), make_molecule()
+    theirs, (z, pos, batch) = copy.deepcopy(original_dimenet), make_two_structures()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())
     classes, attributes = ([of(m) for m in theirs.modules()] for of in (type, lambda m: sorted(vars(m))))
@@ -274,7 +274,7 @@ def test_convert_and_revert_keep_the_model(original):
     conversion.revert()  # a second call does nothing
 
 
-class Adapter(torch.nn.Module):
+class LinearAdapter(torch.nn.Module):
     """An adapter around a linear layer, as in LoRA."""
 
     def __init__(self, linear):
@@ -285,24 +285,24 @@ class Adapter(torch.nn.Module):
         return self.base(x) + self.more(x)
 
 
-class Double(torch.nn.Module):
+class DoublingModule(torch.nn.Module):
     def forward(self, x):
         return 2 * x
 
 
-class OwnParameter(torch.nn.Parameter):
+class ParameterSubclass(torch.nn.Parameter):
     pass
 
 
-def add_hook(module):
+def add_doubling_hook(module):
     module.register_forward_hook(lambda module, args, out: 2 * out)
 
 
-def replace_forward(layer, forward):
+def double_forward(layer, forward):
     layer.forward = lambda *args: 2 * forward(*args)
 
 
-def quantize(layer):
+def quantize_linear(layer):
     layer.lin = dynamic.Linear(4, 6, bias_=False)
     layer.lin.set_weight_bias(torch.quantize_per_tensor(torch.randn(6, 4), 0.1, 0, torch.qint8), None)
 
@@ -315,18 +315,27 @@ STATES = {
     "edge_update": (lambda c: setattr(c, "edge_update", lambda alpha_j, *a, **k: alpha_j), "edge_update of the layer"),
     "propagate": (lambda c: setattr(c, "propagate", lambda edge_index, x, alpha, size: x[0]), "propagate of the layer"),
     "aggr_module": (lambda c: setattr(c, "aggr_module", pyg.MaxAggregation()), "aggr_module is MaxAggregation()"),
-    "hook of aggr_module": (lambda c: add_hook(c.aggr_module), "aggr_module is SumAggregation()"),
+    "hook of aggr_module": (lambda c: add_doubling_hook(c.aggr_module), "aggr_module is SumAggregation()"),
     "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
-    "forward": (lambda c: replace_forward(c, c.forward), "its forward is replaced"),
-    "adapter": (lambda c: setattr(c, "lin", Adapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
-    "sequence": (lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, Double())), "its lin is a torch.nn.modules.c"),
-    "quantized": (quantize, "its lin is a torch.ao.nn.quantized"),
-    "parametrized": (lambda c: register_parametrization(c.lin, "weight", Double()), "its lin is a torch.nn.utils.para"),
+    "forward": (lambda c: double_forward(c, c.forward), "its forward is replaced"),
+    "adapter": (lambda c: setattr(c, "lin", LinearAdapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
+    "sequence": (
+        lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, DoublingModule())),
+        "its lin is a torch.nn.modules.c",
+    ),
+    "quantized": (quantize_linear, "its lin is a torch.ao.nn.quantized"),
+    "parametrized": (
+        lambda c: register_parametrization(c.lin, "weight", DoublingModule()),
+        "its lin is a torch.nn.utils.para",
+    ),
     "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "its lin has hooks"),
-    "hook": (lambda c: add_hook(c.lin), "its lin has hooks"),
+    "hook": (lambda c: add_doubling_hook(c.lin), "its lin has hooks"),
     "own method": (lambda c: setattr(c.lin, "forward", lambda x: x.repeat(1, 2)[:, :6]), "its lin.forward is replaced"),
     "bias": (lambda c: setattr(c, "lin", torch.nn.Linear(4, 6)), "it has parameters att_src, "),
-    "parameter": (lambda c: setattr(c, "att_src", OwnParameter(c.att_src)), "its att_src is a test_clients_pyg.Own"),
+    "parameter": (
+        lambda c: setattr(c, "att_src", ParameterSubclass(c.att_src)),
+        "its att_src is a test_clients_pyg.Own",
+    ),
 }
 
 
@@ -368,7 +377,7 @@ def test_revert_refuses_layers_that_have_another_class():
     """`revert` reverts all layers, or raises an error and changes nothing if a layer's class has changed."""
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
-    register_parametrization(model[1], "att_src", Double())
+    register_parametrization(model[1], "att_src", DoublingModule())
     layer = "a torch.nn.utils.parametrize.ParametrizedGATConv"
     with expect_error(f"RuntimeError: Conversion.revert: a layer is {layer}; ..."):
         conversion.revert()
@@ -378,23 +387,23 @@ def test_revert_refuses_layers_that_have_another_class():
     assert [type(m) for m in model] == [pyg.GATConv] * 2
 
 
-def test_a_converted_dimenet_is_saved(original, tmp_path):
+def test_a_converted_dimenet_is_saved(original_dimenet, tmp_path):
     """A converted DimeNet++ can be pickled, unlike PyG's, whose basis functions cannot."""
-    model = copy.deepcopy(original)
+    model = copy.deepcopy(original_dimenet)
     with pytest.raises(pickle.PicklingError):
         torch.save(model, tmp_path / "model.pt")
     convert(model)
     torch.save(model, tmp_path / "model.pt")
     again = torch.load(tmp_path / "model.pt", weights_only=False)
-    atoms = make_molecule()
+    atoms = make_two_structures()
     assert torch.equal(again(*atoms), model(*atoms))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: add_hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
-        (lambda m: setattr(m.emb, "lin", Adapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
+        (lambda m: add_doubling_hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
+        (lambda m: setattr(m.emb, "lin", LinearAdapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
         (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
         (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),
@@ -402,25 +411,25 @@ def test_a_converted_dimenet_is_saved(original, tmp_path):
         (lambda m: delattr(m, "sbf"), "it is not as its constructor makes it: "),
     ],
 )
-def test_dimenets_whose_state_is_not_known_are_left(original, change, words):
-    model = copy.deepcopy(original)
+def test_dimenets_of_unknown_state_stay_unconverted(original_dimenet, change, words):
+    model = copy.deepcopy(original_dimenet)
     change(model)
     (left,) = convert(model).left
     assert words in left.note
     assert type(model) is peer.DimeNetPlusPlus
 
 
-def test_convert_says_what_it_leaves():
+def test_convert_names_unconverted_layers():
     """The report names the layers that are left unchanged: unsupported options and derived classes."""
 
-    class Own(pyg.GATConv):
+    class GATConvWithDoubledMessage(pyg.GATConv):
         def message(self, x_j, alpha):
             return 2 * super().message(x_j, alpha)
 
     left = [
         pyg.GATConv(4, 2, flow="target_to_source"),
         pyg.GATConv(4, 2, aggr="mean"),
-        Own(4, 2),
+        GATConvWithDoubledMessage(4, 2),
         pyg.GATConv(4, 2, decomposed_layers=2),
     ]
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), *left, torch.nn.Linear(4, 2)])

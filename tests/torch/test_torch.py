@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compiled_programs import compiled_whole
-from table_calls import draw_operator_arguments, map_fields
+from table_calls import draw_operator_arguments, map_fields_to_arrays
 
 torch = pytest.importorskip("torch")
 
@@ -47,10 +47,10 @@ def select_outputs(spec, result):
 def bind_all_but_inputs(spec, values, names):
     """Return the operator as a function of its floating-point inputs alone, as torch's checks require."""
 
-    def function(*inputs):
+    def compute_outputs(*inputs):
         return select_outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
 
-    return function
+    return compute_outputs
 
 
 BACKENDS = ("fortran", "fortran-reference", "pyref", "gpu-host")
@@ -66,16 +66,16 @@ def test_results_and_derivatives_equal_numpy(spec, setting, backend):
     values, names = draw_arguments(spec, setting)
     on_torch = convert_to_tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
-    expected = map_fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
+    expected = map_fields_to_arrays(fwd, FUNCTIONS[fwd.name](**values, **backend))
     result = getattr(tt, spec.name)(**on_torch, **backend)
-    got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
+    got = {fwd.fields[0].name: result} if fwd.returns_array else result._asdict()
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name].detach().numpy(), array)
     assert all(got[f.name] is None for f in fwd.fields if f.name not in expected)
     assert not any(got[a.name].requires_grad for a in spec.auxiliary if got[a.name] is not None)
     rng = np.random.default_rng(1)
     grads = {f"grad_{a.name}": rng.standard_normal(expected[a.name].shape) for a in spec.outputs}
-    values = {n: value for n, value in values.items() if n not in spec.requests}
+    values = {n: value for n, value in values.items() if n not in spec.request_names}
     inputs = [on_torch[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
     first = torch.autograd.grad(select_outputs(spec, result), inputs, cotangents, create_graph=True)
@@ -92,7 +92,7 @@ def test_results_and_derivatives_equal_numpy(spec, setting, backend):
 
 
 @pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
-def test_nan_reaches_what_depends_on_it(spec, setting):
+def test_nan_spreads_as_in_numpy(spec, setting):
     """If a NaN input affects the results that bwd reuses, second derivatives equal NumPy's, including NaN."""
     values, names = draw_arguments(spec, setting)
     for nan_input in names:
@@ -104,7 +104,7 @@ def test_nan_reaches_what_depends_on_it(spec, setting):
         second = torch.autograd.grad(first, inputs, [torch.ones_like(g) for g in first], allow_unused=True)
         ones = {f"grad_{a.name}": np.ones(y.shape) for a, y in zip(spec.outputs, outs, strict=True)}
         ones |= {f"gg_{n}": np.ones_like(values[n]) for n in names}
-        of_inputs = {n: v for n, v in changed.items() if n not in spec.requests}
+        of_inputs = {n: v for n, v in changed.items() if n not in spec.request_names}
         expected = FUNCTIONS[f"{spec.name}_bwd2"](**ones, **of_inputs)
         for name, gradient in zip(names, second, strict=True):
             np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(expected, name))
@@ -122,19 +122,19 @@ def test_gradcheck_passes(spec, setting):
 
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
-def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
+def test_operators_pass_torchs_checks(spec, monkeypatch, force_python_operators):
     """torch.library.opcheck passes: schema, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
         op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
 
-        def compute(args, op=op, true=op.compute):
+        def record_and_compute(args, op=op, true=op.compute_fields):
             arrays, others = args[: op.num_arrays], args[op.num_arrays :]
             leaves = [a if a is None else a.detach().requires_grad_(a.requires_grad) for a in arrays]
             calls.setdefault(op.op.name, (*leaves, *others))
             return true(args)
 
-        monkeypatch.setitem(vars(op), "compute", compute)
+        monkeypatch.setitem(vars(op), "compute", record_and_compute)
     values, names = draw_arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
     on_torch = convert_to_tensors(values)
     first = torch.autograd.grad(

@@ -15,7 +15,7 @@ from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.torch import derivatives
 from trigraph.torch.plain import PLAIN
 from trigraph.verification.cases import build_case, list_variants
-from trigraph.verification.subjects import name_fields_of_result
+from trigraph.verification.subjects import convert_result_to_mapping
 
 # Settings that cover every branch of the plain implementations.
 CALLS = [
@@ -38,7 +38,7 @@ def draw_arguments(name, setting):
     values = draw_operator_arguments(op, np.float64, setting=setting)
     rng = np.random.default_rng(1)
     tensors = {a.name: torch.from_numpy(values.pop(a.name).copy()) for a in op.arguments if values[a.name] is not None}
-    return tensors, {n: v for n, v in values.items() if n not in op.definition.requests}, rng
+    return tensors, {n: v for n, v in values.items() if n not in op.definition.request_names}, rng
 
 
 def compute_derivative(name, tensors, keywords, order, directions):
@@ -70,7 +70,7 @@ def test_plain_forms_have_the_values_of_the_operators(spec):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
                 continue  # the reverse of an edge is ambiguous
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
-            expected = name_fields_of_result(op, FUNCTIONS[op.name](**values))
+            expected = convert_result_to_mapping(op, FUNCTIONS[op.name](**values))
             inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
             for a, got in zip(spec.outputs, PLAIN[spec.name](inputs, values), strict=True):
                 scale = np.nanmax(np.abs(expected[a.name]), initial=0)
@@ -87,7 +87,7 @@ def test_plain_forms_ignore_rows_that_no_edge_reads():
         for argument, row in ((n, r) for n, array in inputs.items() for r in range(len(array))):
             array = inputs[argument].copy()
             array[row] = np.nan
-            expected = name_fields_of_result(op, FUNCTIONS[op.name](**values | {argument: array}))
+            expected = convert_result_to_mapping(op, FUNCTIONS[op.name](**values | {argument: array}))
             if not any(np.isnan(expected[a.name]).any() for a in spec.outputs):
                 unread.add(spec.name)
                 tensors = {n: torch.tensor(x) for n, x in (inputs | {argument: array}).items()}
@@ -121,22 +121,22 @@ def test_forward_and_reverse_mode_give_the_same(name):
     key, t = next(iter(tensors.items()))
     first, along = (torch.from_numpy(rng.standard_normal(t.shape)) for _ in range(2))
 
-    def slope(x):
+    def compute_slope(x):
         """Return a directional derivative."""
 
-        def number(y):
+        def compute_sine_sum(y):
             result = getattr(tt, name)(**{**tensors, key: y}, **keywords)
             return (result if isinstance(result, torch.Tensor) else result[0]).sin().sum()
 
-        return (torch.func.grad(number)(x) * first).sum()
+        return (torch.func.grad(compute_sine_sum)(x) * first).sum()
 
-    def curvature(x):
-        return (torch.func.grad(slope)(x) * along).sum()
+    def compute_curvature(x):
+        return (torch.func.grad(compute_slope)(x) * along).sum()
 
-    reverse = torch.func.grad(curvature)(t)
-    gradient, forward = torch.func.jvp(torch.func.grad(slope), (t,), (along,))
-    assert torch.allclose(gradient, torch.func.grad(slope)(t))
-    hessian = torch.func.hessian(slope)(t).reshape(t.numel(), t.numel())
+    reverse = torch.func.grad(compute_curvature)(t)
+    gradient, forward = torch.func.jvp(torch.func.grad(compute_slope), (t,), (along,))
+    assert torch.allclose(gradient, torch.func.grad(compute_slope)(t))
+    hessian = torch.func.hessian(compute_slope)(t).reshape(t.numel(), t.numel())
     eps = torch.finfo(t.dtype).eps * 2**12  # three nested sums of hundreds of terms, with cancellation
     bound = eps * float(hessian.abs().max()) * t.numel()
     assert (hessian - hessian.T).abs().max() <= bound
@@ -145,7 +145,7 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
-def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
+def test_last_plain_derivative_equals_recorded_one(name, monkeypatch):
     """Without create_graph, autograd differentiates the plain implementation, bitwise equal to torch.func.vjp."""
     monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
     tensors, keywords, rng = draw_arguments(name, {})
@@ -157,7 +157,7 @@ def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 
 
-def test_half_precision_and_requests_in_a_third_derivative():
+def test_third_derivatives_in_bfloat16_are_finite():
     """Third derivatives with respect to bfloat16 inputs are finite and in bfloat16."""
     tensors, keywords, _ = draw_arguments("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
@@ -170,22 +170,22 @@ def test_half_precision_and_requests_in_a_third_derivative():
         number = gradient.float().square().sum()
 
 
-def test_a_converted_model_learns_hessians():
+def test_conversion_preserves_gradients_of_hessian_loss():
     """`convert` preserves the parameter gradients of a loss of Hessian-vector products."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()
     edges, x = torch.randint(0, 6, (2, 20)), torch.randn(6, 4, dtype=torch.float64)
 
-    def gradients():
+    def compute_parameter_gradients():
         at = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(layer(at, edges).tanh().sum(), at, create_graph=True)
         (product,) = torch.autograd.grad((gradient * x).sum(), at, create_graph=True)
         return torch.autograd.grad(product.square().sum(), list(layer.parameters()), allow_unused=True)
 
-    right = gradients()
+    right = compute_parameter_gradients()
     tt.convert(layer)
-    for ours, theirs in zip(gradients(), right, strict=True):
+    for ours, theirs in zip(compute_parameter_gradients(), right, strict=True):
         assert (ours is None) == (theirs is None)
         if theirs is not None:
             bound = 2**12 * torch.finfo(torch.float64).eps * float(theirs.abs().max())

@@ -14,14 +14,14 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from two_ranks import run_two_ranks, take_averaged_steps, take_steps
+from two_ranks import run_two_ranks, take_averaged_steps, take_training_steps
 
 import trigraph.ase
 from trigraph.graphs.edge_graph import build_with_reverse
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.padding import MAX_GHOST_DEGREE, Given, Padding, choose_capacity
+from trigraph.torch.potentials.padding import MAX_GHOST_DEGREE, CheckedStructures, PaddedBuffers, choose_capacity
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
 TOLERANCE = 1e-12  # tolerance relative to the largest value, for float64 sums in different orders
@@ -59,10 +59,10 @@ def assert_close(got, expected):
     )
 
 
-def fill_padding(model, capacity, z, pos, cells=None, batch=None):
+def make_filled_padding(model, capacity, z, pos, cells=None, batch=None):
     neighbors = model.neighbors(pos, batch, cells)
-    padding = Padding(capacity, pos, cells is not None, neighbors.src.dtype)
-    padding.fill(z, pos, cells, neighbors, model.cutoff)
+    padding = PaddedBuffers(capacity, pos, cells is not None, neighbors.src.dtype)
+    padding.load_structures(z, pos, cells, neighbors, model.cutoff)
     return padding
 
 
@@ -95,7 +95,7 @@ def assert_padded_graphs_match(neighbors):
         assert back[0].tobytes() == back[1].tobytes()
 
 
-def test_padded_graphs():
+def test_padded_graphs_equal_constructed_graphs():
     """Graphs with ghost atoms are valid, also with odd sizes, long rows, and few ghosts."""
     z, pos, cell = make_crystal()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
@@ -103,16 +103,18 @@ def test_padded_graphs():
         model.cutoff = cutoff
         needed = Capacity.of(model.neighbors(pos, cell=cell))
         assert (needed.degree > MAX_GHOST_DEGREE) == (cutoff > 9)
-        padding = fill_padding(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
+        padding = make_filled_padding(
+            model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None]
+        )
         assert_padded_graphs_match(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
     # Repeat with a smaller, odd number of atoms, and with atoms of the structures interleaved.
     model, (z, pos, batch) = make_potential(), make_molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
-    padding = fill_padding(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
+    padding = make_filled_padding(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
     assert_padded_graphs_match(padding.neighbors)
-    padding.fill(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
+    padding.load_structures(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
     assert_padded_graphs_match(padding.neighbors)
 
 
@@ -140,7 +142,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
-    padding = fill_padding(model, needed.grown(), *make_molecules("H2O", dtype=dtype)[:2])
+    padding = make_filled_padding(model, needed.grown(), *make_molecules("H2O", dtype=dtype)[:2])
     structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
     product = structures.hessian_vector_product(torch.ones_like(padding.pos))
     gradients = torch.autograd.grad(product.square().sum(), list(model.parameters()), materialize_grads=True)
@@ -150,12 +152,12 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
 
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
-def graphs(request, monkeypatch):
+def captured_graphs(request, monkeypatch):
     """Return the stand-in's captured graphs, or None for padded calls without capture."""
     return graph_stand_in.install_cuda_graphs(monkeypatch) if request.param == "replayed" else None
 
 
-def test_replays(graphs):
+def test_replays_agree_with_the_model(captured_graphs):
     """Calls with other inputs, sizes, weights and modes agree with the model, and do not change earlier results."""
     model = make_potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
@@ -180,7 +182,7 @@ def test_replays(graphs):
         if seed == 6:
             model.emb.lin.weight.data = model.emb.lin.weight.data + 1
         model.train(seed % 3 == 0)
-        made.append(len(graphs or ()))
+        made.append(len(captured_graphs or ()))
     for got, expected in kept:
         assert_close(got, expected)
     assert len(captured.capacities) == 2
@@ -191,9 +193,9 @@ def test_replays(graphs):
             assert_close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
     assert_close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
     assert captured(z, pos).shape == (1,)
-    if graphs is None:
+    if captured_graphs is None:
         return
-    assert sum(g.replays for g in graphs) > len(graphs)
+    assert sum(g.replays for g in captured_graphs) > len(captured_graphs)
     assert made[:4] == [2, 2, 4, 6]  # each new mode or capacity makes two more
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
@@ -215,7 +217,7 @@ def compute_loss(structures, labels):
 def take_eager_step(model, optimizer, arguments, labels, max_norm):
     """Take an eager training step without ghost atoms; return the loss."""
     z, pos, batch = arguments
-    given = Given(z, pos, None, model.neighbors(pos, batch))
+    given = CheckedStructures(z, pos, None, model.neighbors(pos, batch))
     ones = pos.new_ones(len(z)), pos.new_ones(given.neighbors.num_structures)
     with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_autocast_enabled("cpu")):
         loss = compute_loss(PaddedStructures(model, given, *ones), labels)
@@ -228,7 +230,7 @@ def take_eager_step(model, optimizer, arguments, labels, max_norm):
 
 
 @pytest.mark.parametrize("form", ["curvature", "bfloat16"])
-def test_training(graphs, form):
+def test_captured_training_agrees_with_eager_steps(captured_graphs, form):
     """Losses, gradients and weights agree with eager steps for batches of several sizes."""
     model = make_potential(torch.float32 if form == "bfloat16" else torch.float64)
     model.emb.lin_rbf.requires_grad_(False)
@@ -259,7 +261,7 @@ def test_training(graphs, form):
                 assert_close(a, b)
         if seed % 2:
             several[0].zero_grad()
-    assert graphs is None or [g.replays for g in graphs] == [2, 1, 1]
+    assert captured_graphs is None or [g.replays for g in captured_graphs] == [2, 1, 1]
 
 
 def test_ranks_average_gradients(tmp_path):
@@ -272,7 +274,7 @@ def test_ranks_average_gradients(tmp_path):
         for a, b in zip(*halves, strict=True)
     ]
     ranks = run_two_ranks(tmp_path, take_averaged_steps, [(copy.deepcopy(model), half) for half in halves])
-    expected = take_steps(model, whole, lambda gradient: None)
+    expected = take_training_steps(model, whole, lambda gradient: None)
     for weights in ranks:
         for got, right in zip(weights, expected, strict=True):
             assert_close(got, right)
@@ -300,7 +302,7 @@ class Springs(Potential):
         return energies - energies.mean() if self.wrong == "mean" else energies
 
 
-def test_what_cannot_be_captured(monkeypatch):
+def test_models_that_cannot_be_captured_are_refused(monkeypatch):
     graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), make_molecules("C6H6", "H2O")
     model = Springs()
     captured = compile_potential(model, capture=True)
@@ -335,7 +337,7 @@ def test_what_cannot_be_captured(monkeypatch):
         captured.energy_forces_stress(z, pos, batch)
 
 
-def test_arguments():
+def test_bad_capture_arguments_are_refused():
     model, given = Springs(), make_molecules("H2O", "H2O")
     captured = compile_potential(model, capture=True)
     sgd, adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS))
@@ -389,37 +391,37 @@ def test_arguments():
 
 
 @pytest.mark.parametrize("model", [Springs().float(), make_potential(torch.float32)], ids=["springs", "dimenet"])
-def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
+def test_captured_device_code_never_synchronizes(monkeypatch, tmp_path, model):
     """trigraph's device code for forces, curvature and gradients never makes the host wait."""
     arguments = make_molecules("H2O", "NH3", dtype=torch.float32)
-    given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
+    given = CheckedStructures(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)
     labels = {"energy": torch.ones(2), **{n: torch.ones_like(given.pos) for n in ("forces", "vector", "curvature")}}
 
-    def results(inputs, real, labels):
+    def compute_forces_and_derivatives(inputs, real, labels):
         structures = PaddedStructures(model, inputs, *real)
         loss, found = compute_loss(structures, labels), structures.energy_forces_stress()
         gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, materialize_grads=True)
         return found.forces, structures.hessian_vector_product(labels["vector"]), *gradients
 
-    expected = [t.detach() for t in results(given, ones, labels)]
+    expected = [t.detach() for t in compute_forces_and_derivatives(given, ones, labels)]
     graph_stand_in.install_cuda_graphs(monkeypatch)
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
-    padding = Padding(Capacity(7, 20, 2), given.pos, False, torch.int32)
-    padding.fill(*given, model.cutoff)
-    padded = {n: padding.new_label(t, n != "energy") for n, t in labels.items()}
+    padding = PaddedBuffers(Capacity(7, 20, 2), given.pos, False, torch.int32)
+    padding.load_structures(*given, model.cutoff)
+    padded = {n: padding.make_label_tensor(t, n != "energy") for n, t in labels.items()}
     padding.fill_labels(padded, {n: (t, None) for n, t in labels.items()})
     real = padding.real_atoms, padding.real_structures
-    results(padding, real, padded)
+    compute_forces_and_derivatives(padding, real, padded)
     launches = cupy_stand_in.state.launches
-    with cupy_stand_in.capture_stream(), graph_stand_in.OperationRecorder():
-        got = results(padding, real, padded)
+    with cupy_stand_in.simulate_capture(), graph_stand_in.OperationRecorder():
+        got = compute_forces_and_derivatives(padding, real, padded)
     assert cupy_stand_in.state.launches > launches
     for a, b in zip((*(t[: len(given.z)] for t in got[:2]), *got[2:]), expected, strict=True):
         assert float((a.detach() - b).abs().max()) <= 1e-4 * float(b.abs().max())
 
 
-def test_dynamics_of_ase():
+def test_captured_ase_dynamics_with_skin_agree_with_eager():
     """A captured calculator with a skin agrees with an eager one and uses a single capacity."""
     model, positions = make_potential(), []
     for options in ({}, {"capture": True}):

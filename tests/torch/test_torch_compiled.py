@@ -31,7 +31,7 @@ FIELDS = {name: [f.name for f in op.fields] for name, op in NAMED.items()}
 ROUNDING = 1000 * torch.finfo(torch.float64).eps  # tolerance for sums over edges and channels
 
 
-def potential(**sizes):
+def make_potential(**sizes):
     torch.manual_seed(0)
     return DimeNetPlusPlus(
         **SIZES | sizes, **LAYERS, num_spherical=3, num_radial=4, cutoff=3.0, output_initializer="glorot_orthogonal"
@@ -74,7 +74,7 @@ def assert_same_results(program, model, batches, periodic):
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_program_serves_all_sizes(periodic):
     """Batches of few, many, single and no atoms need one compilation and agree with the eager results."""
-    model = potential()
+    model = make_potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     assert_same_results(compiled, model, BATCHES, periodic)
     assert compiled.compilations == 1
@@ -84,12 +84,12 @@ def test_one_program_serves_all_sizes(periodic):
     ("curvature", "in_positions"),
     [(False, False), *(pytest.param(c, True, marks=pytest.mark.slow) for c in (False, True))],
 )
-def test_losses_train(curvature, in_positions):
+def test_gradients_of_losses_agree_with_eager(curvature, in_positions):
     """Gradients of a loss of forces or of Hessian products agree with eager gradients after each step.
 
     Gradients with respect to positions (here for one batch) need a separate program, which takes as long to compile.
     """
-    model = potential()
+    model = make_potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
     for seed, sizes in enumerate([(5, 6), (8,), (3, 4, 7)]):
@@ -129,7 +129,7 @@ class Springs(Potential):
         return neighbors.into_atoms(0.25 * self.stiffness * (self.cutoff - distance).square())
 
 
-def test_user_potential():
+def test_compiled_user_potential_agrees_with_eager():
     model = Springs()
     compiled = tt.compile_potential(model, backend="aot_eager")
     z, pos = torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]]).double()
@@ -159,16 +159,18 @@ def test_user_potential():
 def trace_program(model, z, pos, batch, vector=None):
     """Return a model's traced program, the state of its key, and an example of the program's arguments."""
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
-    example = programs.make_example(model, programs.Inputs.of(z, pos, None, neighbors, vector))
-    constants = tuple(map(programs.list_constants, programs.list_graphs(neighbors)))
-    program = programs.trace_program(programs.copy_model(model, key), constants, example, ())
+    example = programs.make_example_inputs(
+        model, programs.ProgramInputs.from_neighbors(z, pos, None, neighbors, vector)
+    )
+    constants = tuple(map(programs.list_graph_constants, programs.list_neighbor_graphs(neighbors)))
+    program = programs.trace_program(programs.copy_model_sharing_parameters(model, key), constants, example, ())
     return program, key.state, example
 
 
 def test_unneeded_parameter_gradients_are_skipped():
     """Hessians and programs do not compute parameter gradients; `hessian` calls the model itself, not a copy."""
 
-    class RecordingModel(Springs):
+    class FlagRecordingSprings(Springs):
         def __init__(self):
             super().__init__()
             self.inner, self.seen = Springs(), []
@@ -179,13 +181,13 @@ def test_unneeded_parameter_gradients_are_skipped():
             self.seen.append((self.stiffness.requires_grad, self.inner.stiffness.requires_grad))
             return super().atoms_of_vectors(*arguments)
 
-    model, (z, pos, _) = RecordingModel(), draw_structures((3,))
+    model, (z, pos, _) = FlagRecordingSprings(), draw_structures((3,))
     hessian = model.hessian(z, pos)
     assert model.seen == [(False, False)]
     assert model.calls == 1
     assert all(p.requires_grad for p in model.parameters())
     assert torch.equal(hessian, Springs().hessian(z, pos))
-    program, _, _ = trace_program(potential(), z, pos, None, torch.ones_like(pos))
+    program, _, _ = trace_program(make_potential(), z, pos, None, torch.ones_like(pos))
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
     for name, number in fields.items():  # the program requests all fields except the last (weights or freq)
@@ -195,11 +197,11 @@ def test_unneeded_parameter_gradients_are_skipped():
 
 @pytest.mark.parametrize("wrong", [lambda atoms: atoms[:, 0], lambda atoms: atoms.T, lambda atoms: atoms[:1]])
 def test_atoms_of_a_wrong_shape(wrong):
-    class Wrong(Springs):
+    class WrongShapeSprings(Springs):
         def atoms_of_vectors(self, *arguments):
             return wrong(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = Wrong(), draw_structures((5, 6))
+    model, (z, pos, batch) = WrongShapeSprings(), draw_structures((5, 6))
     compiled = tt.compile_potential(model, backend="eager")
     for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
         with expect_error("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
@@ -207,14 +209,14 @@ def test_atoms_of_a_wrong_shape(wrong):
 
 
 @pytest.mark.parametrize("detach", [lambda atoms: atoms.detach(), lambda atoms: atoms.detach().requires_grad_()])
-def test_energies_that_do_not_depend_on_vectors(detach):
+def test_energies_independent_of_vectors_are_refused(detach):
     """Models whose energies do not depend on vectors are refused if there are edges; isolated atoms have no forces."""
 
-    class Detached(Springs):
+    class DetachedEnergySprings(Springs):
         def atoms_of_vectors(self, *arguments):
             return detach(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = Detached(), draw_structures((5, 6))
+    model, (z, pos, batch) = DetachedEnergySprings(), draw_structures((5, 6))
     with expect_error("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
         model.energy_forces_stress(z, pos, batch)
     forces = model.energy_forces_stress(z[:1], pos[:1], create_graph=True).forces
@@ -222,7 +224,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
     assert model.hessian(z[:1], pos[:1]).abs().sum() == 0
 
 
-def test_kinds_of_calls():
+def test_each_dtype_has_its_own_program():
     """Each dtype has its own program; invalid input raises the same errors as in the eager potential."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
@@ -240,17 +242,19 @@ def test_kinds_of_calls():
 
 
 def test_detached_tensors_are_noticed():
-    class Detached(Springs):
+    class PartlyDetachedSprings(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
     z, pos, batch = draw_structures((5, 6))
     pos.requires_grad_()  # the model and its program differ only in gradients with respect to positions
     with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
-        tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
+        tt.compile_potential(PartlyDetachedSprings(), backend="eager").energy_forces_stress(
+            z, pos, batch, create_graph=True
+        )
 
 
-def test_a_model_that_looks_at_sizes():
+def test_size_dependent_branches_run_eagerly_with_warning():
     """If a model branches on sizes, calls that take another branch run eagerly with a warning."""
 
     class BranchingModel(Springs):
@@ -267,7 +271,7 @@ def test_a_model_that_looks_at_sizes():
         assert_close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
 
 
-class Net(Springs):
+class NeuralSprings(Springs):
     """A potential with submodules, to which tests add hooks and wrappers."""
 
     def __init__(self, inner=None):
@@ -286,7 +290,7 @@ class Net(Springs):
 @pytest.mark.slow
 def test_one_compilation_for_few_and_many_edges():
     """Few and many edges share one program, although torch compiles float32 sums differently beyond 4096 terms."""
-    model = Net(torch.nn.Linear(8, 8).double())
+    model = NeuralSprings(torch.nn.Linear(8, 8).double())
     compiled = tt.compile_potential(copy.deepcopy(model).float())
     for number in (5, 70):
         pos = torch.tensor(np.random.default_rng(number).uniform(size=(number, 3)))
@@ -303,7 +307,7 @@ def test_one_compilation_for_few_and_many_edges():
 
 def test_derivatives_of_sums_are_selections():
     """In traced programs, derivatives of sums over edges or atoms are replaced by row selections."""
-    model = potential()
+    model = make_potential()
     program, state, example = trace_program(model, *draw_structures((4, 7)))
     before = program(state, *example)
     rewrite_sums(program, find_index_nodes(program, state, example))
@@ -319,7 +323,7 @@ def test_derivatives_of_sums_are_selections():
         assert_close(got, right)
 
 
-class Means(Net):
+class MeanAndSumPotential(NeuralSprings):
     """A potential with means and weighted sums on the graph for sums into atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
@@ -329,7 +333,7 @@ class Means(Net):
 
 
 def test_means_and_weighted_sums_are_not_taken_for_sums():
-    model, (z, pos, batch) = Means(), draw_structures((4, 7))
+    model, (z, pos, batch) = MeanAndSumPotential(), draw_structures((4, 7))
     gradients = []
     for one in (model, tt.compile_potential(model, backend="aot_eager")):
         results = one.energy_forces_stress(z, pos.requires_grad_(), batch, create_graph=True)
@@ -350,9 +354,9 @@ def make_batch_norm():
         pytest.param(True, "program of Net is compiled again for other numbers", marks=pytest.mark.slow),
     ],
 )
-def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
+def test_compiled_call_has_effects_of_eager_call(training, refused):
     """A call has the same effect on buffers, gradients and random numbers as an eager call, or none if refused."""
-    eager, state = Net(make_batch_norm()).train(training), torch.get_rng_state()
+    eager, state = NeuralSprings(make_batch_norm()).train(training), torch.get_rng_state()
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
     for seed in range(1 if refused else 2):
@@ -369,7 +373,11 @@ def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
 
 @pytest.mark.slow
 def test_copies_and_pickles_have_programs_of_their_own():
-    inputs, compiled, file = draw_structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
+    inputs, compiled, file = (
+        draw_structures((5, 6)),
+        tt.compile_potential(NeuralSprings(), backend="eager"),
+        io.BytesIO(),
+    )
     unused = pickle.loads(pickle.dumps(compiled))
     assert_close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
     torch.save(compiled, file)
@@ -383,21 +391,21 @@ def test_copies_and_pickles_have_programs_of_their_own():
 
 
 @pytest.mark.slow
-def test_threads_that_meet_in_their_first_call():
+def test_simultaneous_first_calls_are_correct():
     """Threads that make their first calls at the same time get correct results, and tracing still works afterwards."""
-    inputs, model = draw_structures((5, 6)), Net()
+    inputs, model = draw_structures((5, 6)), NeuralSprings()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
 
-    def call(i):
+    def compute_forces_at_barrier(i):
         meeting.wait()
         return potentials[i % 2].energy_forces_stress(*inputs, create_graph=i > 1).forces
 
     with ThreadPoolExecutor(4) as pool:
-        for forces in pool.map(call, range(4)):
+        for forces in pool.map(compute_forces_at_barrier, range(4)):
             assert_close(forces, model.energy_forces_stress(*inputs).forces)
     assert [one.compilations for one in potentials] == [2, 2]
-    other = Net(torch.nn.Tanh())
+    other = NeuralSprings(torch.nn.Tanh())
     got = tt.compile_potential(other, backend="eager").energy_forces_stress(*inputs)
     assert_close(got.forces, other.energy_forces_stress(*inputs).forces)
 
@@ -406,7 +414,7 @@ def test_recompile_waits_for_a_program_that_another_thread_makes():
     """`recompile` waits for a program that is being compiled, and discards it, because the model has changed."""
     inputs, calls, traced, go = draw_structures((5, 6)), [], threading.Event(), threading.Event()
 
-    class SlowModel(Springs):
+    class PausingSprings(Springs):
         config = type("Config", (), {"factor": 1.0})
 
         def atoms_of_vectors(self, *arguments):
@@ -416,11 +424,11 @@ def test_recompile_waits_for_a_program_that_another_thread_makes():
                 assert go.wait(60)
             return calls[-1] * super().atoms_of_vectors(*arguments)
 
-    compiled = tt.compile_potential(SlowModel(), backend="eager")
+    compiled = tt.compile_potential(PausingSprings(), backend="eager")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: compiled.energy_forces_stress(*inputs).energy)
         assert traced.wait(60)
-        SlowModel.config.factor = 2.0
+        PausingSprings.config.factor = 2.0
         second = pool.submit(compiled.recompile)
         assert not second.done()
         go.set()
@@ -430,7 +438,7 @@ def test_recompile_waits_for_a_program_that_another_thread_makes():
     assert_close(compiled.energy_forces_stress(*inputs).energy, expected)
 
 
-class Counting(Net):
+class CallCountingSprings(NeuralSprings):
     calls = 0
 
     def atoms_of_vectors(self, *arguments):
@@ -438,7 +446,7 @@ class Counting(Net):
         return super().atoms_of_vectors(*arguments)
 
 
-class Assigning(Net):
+class BufferAssigningSprings(NeuralSprings):
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -448,7 +456,7 @@ class Assigning(Net):
         return super().atoms_of_vectors(*arguments)
 
 
-class Plain(Net):
+class PlainTensorSprings(NeuralSprings):
     def __init__(self):
         super().__init__()
         self.factor = torch.ones(1).double()
@@ -460,13 +468,16 @@ class Plain(Net):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Counting, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
-        (Assigning, "RuntimeError: ...Assigning and its program change buffer calls differently, by 1..."),
-        (Plain, "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of tensors in factor: ..."),
-        (lambda: Net(torch.nn.Dropout(0.5)), "RuntimeError: ...does it detach a tensor, ... random numbers?"),
+        (CallCountingSprings, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
+        (BufferAssigningSprings, "RuntimeError: ...Assigning and its program change buffer calls differently, by 1..."),
+        (
+            PlainTensorSprings,
+            "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of tensors in factor: ...",
+        ),
+        (lambda: NeuralSprings(torch.nn.Dropout(0.5)), "RuntimeError: ...does it detach a tensor, ... random numbers?"),
     ],
 )
-def test_models_that_a_program_would_not_follow(make, message):
+def test_models_that_tracing_misrepresents_are_refused(make, message):
     model, state = make(), torch.get_rng_state()
     with expect_error(message):
         tt.compile_potential(model, backend="eager").energy_forces_stress(*draw_structures((5, 6)))
@@ -482,21 +493,21 @@ def test_models_that_a_program_would_not_follow(make, message):
         ({"mode": "fast"}, "RuntimeError: Unrecognized mode=fast, ..."),
     ],
 )
-def test_options(options, message):
+def test_unknown_compile_options_are_refused(options, message):
     with expect_error(message):
-        tt.compile_potential(Net(), **options)
+        tt.compile_potential(NeuralSprings(), **options)
 
 
 @pytest.mark.parametrize(
     ("make", "periodic", "create_graph"),
     [
-        (Net, False, False),
-        pytest.param(Net, True, True, marks=pytest.mark.slow),
-        pytest.param(lambda: potential(out_emb_channels=16), False, False, marks=pytest.mark.slow),
-        pytest.param(lambda: potential(out_emb_channels=16), True, True, marks=pytest.mark.slow),
+        (NeuralSprings, False, False),
+        pytest.param(NeuralSprings, True, True, marks=pytest.mark.slow),
+        pytest.param(lambda: make_potential(out_emb_channels=16), False, False, marks=pytest.mark.slow),
+        pytest.param(lambda: make_potential(out_emb_channels=16), True, True, marks=pytest.mark.slow),
     ],
 )
-def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
+def test_each_kind_of_call_is_compiled_once(make, periodic, create_graph):
     """Each kind of call is compiled once, even with Inductor's decompositions, some of which depend on sizes."""
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
@@ -511,9 +522,9 @@ def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
     assert compiled.compilations == 1 + create_graph  # one more because a Parameter requires a gradient
 
 
-def test_progress_is_told(caplog, capsys):
+def test_compilation_progress_is_logged(caplog, capsys):
     with caplog.at_level(logging.INFO, "trigraph"):
-        tt.compile_potential(Net(), backend="eager").energy_forces_stress(*draw_structures((5, 6)))
+        tt.compile_potential(NeuralSprings(), backend="eager").energy_forces_stress(*draw_structures((5, 6)))
     told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
     assert [text.split(" in ")[0] for text in told] == [
         "compile_potential: compiling Net; this may take minutes",
@@ -523,9 +534,9 @@ def test_progress_is_told(caplog, capsys):
 
 
 @pytest.mark.slow
-def test_dynamics_and_batches_by_torchs_compiler():
+def test_inductor_compiles_dynamics_and_batches_once():
     """Inductor compiles one program for a hundred neighbour lists, and one for batches of molecules."""
-    model = potential()
+    model = make_potential()
     atoms = bulk("Cu", cubic=True).repeat(2)
     atoms.rattle(0.05, seed=0)
     atoms.calc = trigraph.ase.Calculator(model, compile=True)

@@ -32,7 +32,7 @@ def make_model(dtype=torch.float64, **sizes):
     return model.to(dtype)
 
 
-def make_inputs(atoms):
+def convert_atoms_to_tensors(atoms):
     return tuple(map(torch.tensor, (atoms.numbers, atoms.positions, np.array(atoms.cell), atoms.pbc)))
 
 
@@ -58,7 +58,7 @@ def assert_close(got, expected, tolerance):
     assert error <= tolerance, float(error)
 
 
-def test_initial_parameters():
+def test_initial_parameters_are_orthogonal_or_zero():
     """As in PyG, initial weights are scaled orthogonal matrices, and biases and the output layer are zero."""
     torch.manual_seed(5)
     ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
@@ -78,7 +78,7 @@ def test_initial_parameters():
 def test_forces_and_stress_are_derivatives(periodic):
     """Forces and stress agree with central differences (h = eps^(1/3)) up to O(eps^(2/3)) of the largest terms."""
     model, h = make_model(), torch.finfo(torch.float64).eps ** (1 / 3)
-    z, pos, cell, pbc = make_inputs(make_slab())
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
@@ -89,47 +89,50 @@ def test_forces_and_stress_are_derivatives(periodic):
         terms = torch.cat([terms, torch.linalg.det(cell).abs() * results.stress[0] * strain])
         assert torch.equal(results.stress[0], results.stress[0].T)
 
-    def energy(step):
+    def compute_strained_energy(step):
         changed = torch.eye(3, dtype=torch.float64) + step * (strain + strain.T) / 2
         keywords = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
         return model(z, (pos + step * moves) @ changed, **keywords).item()
 
     assert (results.stress is None) != periodic
-    assert abs((energy(h) - energy(-h)) / (2 * h) - terms.sum()) <= 100 * h**2 * terms.abs().max()
+    assert (
+        abs((compute_strained_energy(h) - compute_strained_energy(-h)) / (2 * h) - terms.sum())
+        <= 100 * h**2 * terms.abs().max()
+    )
     assert results.forces.sum(dim=0).abs().max() <= 1e-12 * results.forces.abs().max()
 
 
-def test_parameter_gradient_of_a_force_loss():
+def test_parameter_gradient_agrees_with_central_differences():
     """The parameter gradient of a loss of energies, forces and stresses agrees with central differences."""
     model = make_model()
-    z, pos, cell, pbc = make_inputs(make_slab())
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
-    def loss(model):
+    def compute_force_loss(model):
         results = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
         energies = results.energy.sum() + (weights[2] * results.energies).sum()
         return energies + (weights[0] * results.forces).sum() + 100 * (weights[1] * results.stress).sum()
 
     parameters, values, h = list(model.parameters()), [], 1e-5
     direction = [torch.randn_like(p) for p in parameters]
-    grads = torch.autograd.grad(loss(model), parameters, allow_unused=True)
+    grads = torch.autograd.grad(compute_force_loss(model), parameters, allow_unused=True)
     products = [g * d for g, d in zip(grads, direction, strict=True) if g is not None]
     expected, scale = sum(p.sum() for p in products), sum(p.abs().sum() for p in products)
     for step in (h, -2 * h):  # change weights in place, as optimizers do
         with torch.no_grad():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
-        values.append(loss(model).item())
+        values.append(compute_force_loss(model).item())
     # The errors of the difference are h^2 times a third derivative (1e-10 of the gradients) and eps / h times the loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
 
-def test_batch_is_its_structures():
+def test_batch_results_equal_single_structures():
     """Results for a batch (various cells or none, interleaved atoms) agree with results for each structure."""
     model = make_model()
     structures = [
-        make_inputs(make_slab()),
-        make_inputs(bulk("NaCl", "rocksalt", a=5.0)),
+        convert_atoms_to_tensors(make_slab()),
+        convert_atoms_to_tensors(bulk("NaCl", "rocksalt", a=5.0)),
         (*make_cluster(5), None, None),
     ]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
@@ -154,16 +157,16 @@ def test_batch_is_its_structures():
     assert torch.equal(again.forces, together.forces)
 
 
-def test_cells_of_some_structures():
+def test_only_structures_with_cells_are_periodic():
     """Without `pbc`, structures with a cell are periodic in all directions, and structures without a cell in none."""
     model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
-    z, pos, cell, _ = make_inputs(make_slab())
+    z, pos, cell, _ = convert_atoms_to_tensors(make_slab())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
     assert_close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
-def test_isolated_atoms_and_empty_structures():
+def test_isolated_atoms_and_empty_structures_are_accepted():
     model = make_model()
     z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
     apart = model.energy_forces_stress(z, pos, create_graph=True)
@@ -181,18 +184,18 @@ def test_isolated_atoms_and_empty_structures():
 
 
 @compiled_whole
-def test_compiled_with_neighbors():
+def test_compiled_energies_agree_for_given_neighbors():
     """Compiled energies agree with eager ones (test_torch_compiled.py covers derivatives)."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert_close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
 
 
 @compiled_whole
-def test_compiled_around_a_search():
+def test_compiled_search_agrees_with_eager_mode():
     """torch.compile breaks the graph at the neighbour search; results and derivatives agree with eager mode."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
@@ -210,9 +213,9 @@ def flatten_tensors(tree):
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
-def test_a_search_inside_a_transform(transform):
+def test_search_inside_transform_gives_same_derivatives(transform):
     """Derivatives by torch.func are the same whether neighbours are searched inside the transform or passed to it."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
@@ -221,16 +224,16 @@ def test_a_search_inside_a_transform(transform):
             assert torch.equal(got, expected)
 
 
-def test_a_search_of_many_positions():
+def test_search_under_vmap_is_refused():
     model, (z, pos) = make_model(), make_cluster(4)
     with expect_error("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
-def test_inference_mode(create_graph):
+def test_forces_work_in_inference_mode(create_graph):
     """Forces work in inference mode, and with tensors or neighbours created in inference mode."""
-    model, (z, pos, cell, pbc) = make_model(), make_inputs(make_slab())
+    model, (z, pos, cell, pbc) = make_model(), convert_atoms_to_tensors(make_slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
@@ -253,7 +256,7 @@ def yield_third_derivatives(*functions):
         yield (functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in functions)
 
 
-def test_silu():
+def test_silu_agrees_with_torch_in_all_modes():
     x = torch.linspace(-30, 30, 41, dtype=torch.float64, requires_grad=True)
     act = SiLU()
     assert torch.equal(act(x), torch.nn.functional.silu(x))
@@ -276,14 +279,14 @@ def test_silu():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
+def test_one_pass_silu_derivatives_are_accurate(dtype, monkeypatch):
     """Second and third derivatives of SiLU agree with torch's SiLU in double precision."""
     numbers = torch.Generator().manual_seed(0)
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
     g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # non-contiguous tensors
 
-    def derivatives(act, *tensors):
+    def compute_derivatives(act, *tensors):
         x, g, a, b, c = (t.detach().requires_grad_() for t in tensors)
         (first,) = torch.autograd.grad(act(x), x, g, create_graph=True)
         second = torch.autograd.grad(first, (g, x), a, create_graph=True)
@@ -297,13 +300,13 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
         "fill_silu_derivatives",
         lambda order, *arrays: passes.append(order) or fill_silu_derivatives(order, *arrays),
     )
-    found, recorded = derivatives(SiLU(), x, g, a, b, c)
+    found, recorded = compute_derivatives(SiLU(), x, g, a, b, c)
     assert passes == [2, 3]
     for n in (1, 2, 5):
         with restore_num_threads():
             trigraph.set_num_threads(n)
-            assert all(map(torch.equal, derivatives(SiLU(), x, g, a, b, c)[0], found))
-    expected, _ = derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
+            assert all(map(torch.equal, compute_derivatives(SiLU(), x, g, a, b, c)[0], found))
+    expected, _ = compute_derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
     # Each derivative is a sum of products whose factors have a few rounding errors; derivatives of SiLU are below 1.1.
     scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
     for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
@@ -311,12 +314,14 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
         assert not (got.double() - other).abs().gt(16 * torch.finfo(dtype).eps * scale).any()
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
-    assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
+    assert all(t.shape == (0, 3) for t in compute_derivatives(SiLU(), *[empty] * 5)[0])
     # Also test cotangents of sums, which are expanded scalars, and half precision, which uses torch operations.
     assert len(passes) == 2 * 5
-    sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
-    assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
-    for got, other in zip(derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True):
+    sums, _ = compute_derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
+    assert torch.equal(sums[2], compute_derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
+    for got, other in zip(
+        compute_derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True
+    ):
         assert got.dtype == torch.bfloat16
         assert (got.double() - other).abs().max() <= 0.1 * other.abs().max()
 
@@ -335,7 +340,7 @@ def test_forces_without_a_further_derivative(monkeypatch):
         model.energy_forces_stress(z, pos, create_graph=True)
 
 
-def test_float32_and_hessian():
+def test_float32_forces_and_hessian_blocks_are_accurate():
     z, pos = make_cluster(6)
     model = make_model(num_blocks=1)
     single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
@@ -354,7 +359,7 @@ def test_float32_and_hessian():
     assert model.hessian(z, pos, atoms=[]).shape == (0, 3, 6, 3)
 
 
-def test_products_with_the_hessian():
+def test_hessian_products_agree_with_the_hessian():
     """Hessian products for a batch agree with each Hessian; a parameter gradient agrees with a finite difference."""
     (z, pos), model = make_cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
@@ -364,15 +369,15 @@ def test_products_with_the_hessian():
         assert_close(product[structure].flatten(), hessian @ vector[structure].flatten(), 1e-12)
     weight = model.interaction_blocks[0].lin_kj.weight
 
-    def loss():
+    def compute_product_loss():
         return model.hessian_vector_product(z, pos, vector, create_graph=True).square().sum()
 
-    (gradient,) = torch.autograd.grad(loss(), weight)
+    (gradient,) = torch.autograd.grad(compute_product_loss(), weight)
     ends = []
     for sign in (1, -1):
         with torch.no_grad():
             weight[1, 2] += sign * 1e-4
-        ends.append(loss().item())
+        ends.append(compute_product_loss().item())
         with torch.no_grad():
             weight[1, 2] -= sign * 1e-4
     assert_close(gradient[1, 2], torch.tensor((ends[0] - ends[1]) / 2e-4), 1e-6)
@@ -392,7 +397,7 @@ def test_products_with_the_hessian():
         (lambda m, z, pos: ForceField(torch.nn.Linear(2, 2)), "TypeError: ForceField: model is a Linear; expected a"),
     ],
 )
-def test_bad_calls_for_the_hessian(call, text):
+def test_bad_hessian_arguments_are_refused(call, text):
     with expect_error(text):
         call(make_model(**SMALL), *make_cluster(6))
 
@@ -420,7 +425,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "text"), BAD, ids=[t for _, t in BAD])
-def test_bad_input(change, text):
+def test_bad_structures_are_refused(change, text):
     model = make_model()
     for function in (model, model.energy_forces_stress):
         with expect_error(text):
@@ -435,9 +440,9 @@ def test_errors_name_the_structure_of_a_batch():
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
 
 
-def test_features_of_sources():
+def test_of_sources_selects_rows_at_src():
     """`of_sources` selects rows at `src`, with exact derivatives, also if it is compiled or there are no edges."""
-    z, pos, cell, pbc = make_inputs(make_slab())
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
     neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
     assert_close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
@@ -457,32 +462,32 @@ def test_features_of_sources():
 
 
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
-def test_sums_of_edges_and_of_atoms(method):
+def test_sums_have_derivatives_of_any_order(method):
     """Sums have derivatives of any order in both modes, and work under vmap, compiled, and without edges."""
     _, pos = make_cluster(5)
     neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
     summed, x = getattr(neighbors, method), torch.randn(len(index), 3, dtype=pos.dtype, requires_grad=True)
 
-    def expected(x):
+    def sum_with_index_add(x):
         return x.new_zeros(number, 3).index_add(0, index, x)
 
     def fourth_power(function):
         return lambda x: function(x).square().square()
 
-    assert_close(summed(x), expected(x), 1e-15)
+    assert_close(summed(x), sum_with_index_add(x), 1e-15)
     assert torch.autograd.gradcheck(summed, (x,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(summed, (x,), check_fwd_over_rev=True)
-    for got, right in yield_third_derivatives(fourth_power(summed), fourth_power(expected)):
+    for got, right in yield_third_derivatives(fourth_power(summed), fourth_power(sum_with_index_add)):
         assert_close(got(x.detach()), right(x.detach()), 1e-12)
     stacked = torch.stack([x.detach(), -x.detach()])
-    assert_close(*(torch.vmap(fourth_power(f))(stacked) for f in (summed, expected)), 1e-12)
-    assert_close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
+    assert_close(*(torch.vmap(fourth_power(f))(stacked) for f in (summed, sum_with_index_add)), 1e-12)
+    assert_close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), sum_with_index_add(x), 1e-15)
     assert make_model().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
 
 
-def test_bad_neighbors_and_channels():
-    model, (z, pos, cell, pbc) = make_model(), make_inputs(make_slab())
+def test_mismatched_neighbors_are_refused():
+    model, (z, pos, cell, pbc) = make_model(), convert_atoms_to_tensors(make_slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     for more, text in [
         ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
@@ -513,7 +518,7 @@ MINIMA = {
 }
 
 
-def test_least_sizes():
+def test_smallest_layer_sizes_give_finite_results():
     """Energies and forces are finite for the smallest sizes of all layers."""
     results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*make_cluster(5))
     assert results.energy.isfinite().all()
@@ -532,12 +537,12 @@ BAD_SIZES = [
 
 
 @pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
-def test_bad_sizes(change, text):
+def test_bad_layer_sizes_are_refused(change, text):
     with expect_error(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
         make_model(**change)
 
 
-def test_layers_alone():
+def test_single_layers_check_their_arguments():
     """Layers used alone check their arguments (their results are covered by tests of the whole model)."""
     with expect_error("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
         RadialBasis(3, cutoff=float("inf"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from expect_error import expect_error
-from test_torch_nn import EDGES, NODES, assert_close, close_all, compute_gradients, draw_rows, make_edges
+from test_torch_nn import EDGES, NODES, assert_all_close, assert_close, compute_gradients, draw_rows, make_edges
 
 import trigraph
 from trigraph.torch import nn
@@ -49,14 +49,14 @@ def test_gat_equals_pyg(options):
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
         assert_close(got, expected)
-        close_all(compute_gradients(ours, got, *inputs), expected_grads)
+        assert_all_close(compute_gradients(ours, got, *inputs), expected_grads)
     if options.get("bias") is False:  # also check gradients of attention weights
-        close_all(compute_gradients(ours, got_attention, *inputs), compute_gradients(theirs, attention, *inputs))
+        assert_all_close(compute_gradients(ours, got_attention, *inputs), compute_gradients(theirs, attention, *inputs))
 
 
 @pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
-def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
+def test_bipartite_gat_equals_pyg(options, sizes, dtype):
     theirs, ours = make_both_layers((4, 3), 5, **options)
     x, edge_index = (draw_rows(sizes[0], 4), draw_rows(sizes[1], 3, 5)), make_edges(*sizes)
     # PyG's fill_value="mean" fails if there are more destinations than sources.
@@ -70,7 +70,7 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
         assert_close(got, expected)
         g = torch.ones_like(expected)
         expected_grads = torch.autograd.grad(expected, [*used, *inputs], g)
-        close_all(torch.autograd.grad(got, [*parameters, *inputs], g), expected_grads)
+        assert_all_close(torch.autograd.grad(got, [*parameters, *inputs], g), expected_grads)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
         assert_close(got, expected)
@@ -92,14 +92,14 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
-def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
+def test_gat_accepts_unusual_inputs_like_pyg(in_channels, options, inputs):
     theirs, ours = make_both_layers(in_channels, 5, **options)
     assert_close(ours(*inputs), theirs(*inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_gat_under_autocast(dropout, dtype):
+def test_gat_under_autocast_agrees_with_pyg(dropout, dtype):
     """Under autocast, results have the same dtype as in PyG, and agree up to rounding errors of the projected features.
 
     PyG rounds scores and features to half precision; sums have about ten terms.
@@ -128,13 +128,15 @@ def test_dropout_equals_pyg(prepared, monkeypatch):
     torch.manual_seed(3)
     got = ours(x, graph, attr)
     assert_close(got, expected)
-    close_all(compute_gradients(ours, got, x, attr), compute_gradients(theirs, expected, x, attr))
-    monkeypatch.setattr(nn.GATConv, "_compute_by_edge", None)  # the slow path must not be used in eval mode
+    assert_all_close(compute_gradients(ours, got, x, attr), compute_gradients(theirs, expected, x, attr))
+    monkeypatch.setattr(
+        nn.GATConv, "_compute_with_torch_operators", None
+    )  # the slow path must not be used in eval mode
     assert not torch.equal(got, ours.eval()(x, graph, attr))
     assert_close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
 
 
-def test_gat_on_a_prepared_graph():
+def test_gat_on_prepared_graph_equals_pyg():
     theirs, ours = make_both_layers(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 3, 2)
     with expect_error("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
@@ -152,7 +154,7 @@ def test_gat_on_a_prepared_graph():
 
 
 @pytest.mark.parametrize("fill_value", ["mean", "add", "sum", "min", "max", "mul", 2.0])
-def test_self_loops_are_pygs(fill_value):
+def test_added_self_loops_equal_pyg(fill_value):
     edge_index, attr = make_edges(), draw_rows(EDGES, 2)
     expected = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
     got = nn.add_self_loops(edge_index, attr, NODES, fill_value)
@@ -162,7 +164,7 @@ def test_self_loops_are_pygs(fill_value):
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
-def test_self_loops_of_fewer_sources_than_destinations():
+def test_self_loops_join_nodes_on_both_sides():
     """Self-loops are added for the nodes that exist on both sides, where PyG raises an error."""
     edge_index, attr = make_edges(6, NODES), draw_rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)

@@ -22,18 +22,18 @@ LIBRARY = """
 """
 
 
-def print_in_new_process(script):
+def capture_output_and_library(script):
     """Run a script in a new process; return the lines that it prints."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARY)
     return run_command(sys.executable, "-c", script).stdout.splitlines()
 
 
-def check_library(path):
+def check_openmp_library(path):
     """Assert that torch's OpenMP library is used, since the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 
-def test_torch_first():
+def test_import_adds_no_numpy_safe_globals():
     """If torch is imported first, no NumPy names are added to torch.load's safe globals: object arrays are unsafe."""
     script = """
         import io, pickle
@@ -62,13 +62,13 @@ def test_torch_first():
                 print("refused")
         trigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)
     """
-    added, *refused, library = print_in_new_process(script)
+    added, *refused, library = capture_output_and_library(script)
     assert added == "trigraph.torch.graphs.rebuilt trigraph.torch.graphs.rebuilt_apart"
     assert refused == ["refused"] * 4
-    check_library(library)
+    check_openmp_library(library)
 
 
-def test_trigraph_first():
+def test_trigraph_works_if_imported_before_torch():
     """If trigraph is imported first, a compiled first call is compiled only once, although nothing is cached yet."""
     script = """
         import trigraph
@@ -95,7 +95,7 @@ def test_trigraph_first():
             result.backward()  # no call before this one has asked for the derivative
         print(x.grad.sum().item())
         """
-    *lines, library = print_in_new_process(script)
-    check_library(library)
+    *lines, library = capture_output_and_library(script)
+    check_openmp_library(library)
     # There is one compilation, and the gradient of a sum of 12 numbers adds up to 12.
     assert lines == (["1", "12.0"] if COMPILER_TRACES_CALLS else [])

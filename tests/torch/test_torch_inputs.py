@@ -35,7 +35,7 @@ def attention_arguments(dtype=torch.float32):
     return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": make_graph(), "num_heads": 2}
 
 
-def assert_refused(kind, text, **changes):
+def assert_attention_refuses(kind, text, **changes):
     """Assert that attention raises this error when some of its arguments are replaced by `changes`."""
     with pytest.raises(kind, match="^" + re.escape(text)) as caught:
         tt.mha_gat_n2n(**{**attention_arguments(), **changes})
@@ -58,26 +58,28 @@ WRONG_ARGUMENTS = [
 
 @pytest.mark.parametrize(("kind", "text", "changes"), WRONG_ARGUMENTS, ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_is_refused_by_name(kind, text, changes):
-    assert_refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
+    assert_attention_refuses(kind, f"mha_gat_n2n_fwd: {text}", **changes)
 
 
 def test_bfloat16_without_ml_dtypes_is_refused(monkeypatch):
-    arrays.convert_dtype.cache_clear()
+    arrays.convert_to_numpy_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    assert_refused(ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16())
+    assert_attention_refuses(
+        ImportError, "bfloat16 needs ml_dtypes: pip install", src_embedding=torch.ones(4, 6).bfloat16()
+    )
 
 
-def test_only_what_needs_a_gradient_is_computed(monkeypatch, python_operators):
+def test_only_requested_gradients_are_computed(monkeypatch, force_python_operators):
     from trigraph.torch import library
 
     seen = []
     real = library.check_arguments
 
-    def check_arguments(op, values, wrt, *rest):
+    def record_and_check_arguments(op, values, wrt, *rest):
         seen.append((op.name, wrt and tuple(wrt)))
         return real(op, values, wrt, *rest)
 
-    monkeypatch.setattr(library, "check_arguments", check_arguments)
+    monkeypatch.setattr(library, "check_arguments", record_and_check_arguments)
     arguments = attention_arguments(torch.float64)
     weights = arguments["attention_weights"].requires_grad_()
     value = tt.mha_gat_n2n(**arguments).output_embedding.square().sum()
@@ -102,28 +104,28 @@ def test_any_strides_give_the_same(view):
     arguments = attention_arguments(torch.float64)
     for name in ("src_embedding", "dst_embedding"):
 
-        def function(t, name=name):
+        def compute_attention(t, name=name):
             return tt.mha_gat_n2n(**{**arguments, name: t}).output_embedding
 
         seen = view(arguments[name].clone())
         whole = seen.clone(memory_format=torch.contiguous_format)
-        got, expected = (torch.autograd.functional.jacobian(function, t) for t in (seen, whole))
+        got, expected = (torch.autograd.functional.jacobian(compute_attention, t) for t in (seen, whole))
         assert torch.equal(got, expected)
 
 
-def test_nothing_is_copied_on_the_way(monkeypatch, python_operators):
+def test_nothing_is_copied_on_the_way(monkeypatch, force_python_operators):
     """Backends use the tensors' memory, and results are returned without a copy."""
     from trigraph.torch import library
 
     seen = {}
     real = library.execute
 
-    def execute(op, checked, backend):
+    def record_and_execute(op, checked, backend):
         result = real(op, checked, backend)
         seen.update(checked.values, result=result[0])
         return result
 
-    monkeypatch.setattr(library, "execute", execute)
+    monkeypatch.setattr(library, "execute", record_and_execute)
     arguments = attention_arguments()
     result = tt.mha_gat_n2n(**arguments)
     for name in ("src_embedding", "dst_embedding", "attention_weights"):
@@ -147,7 +149,7 @@ def test_out_is_written_and_returned():
     assert torch.equal(out, tt.gno_kernel(**on_torch))
 
 
-def test_a_backward_that_saved_what_out_overwrites_is_refused():
+def test_backward_is_refused_after_out_overwrites_saved_tensor():
     arguments = attention_arguments()
     out, factor = torch.ones(4, 6), torch.ones(4, 6, requires_grad=True)
     product = (out * factor).sum()
@@ -175,29 +177,29 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
-def test_refused_calls_hold_no_tensors(monkeypatch, through, python_operators):
+def test_refused_calls_hold_no_tensors(monkeypatch, through, force_python_operators):
     """After a MemoryError, a tensor that the caller deletes is freed immediately, without garbage collection."""
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
 
-    def refuse(*args):
+    def refuse_memory(*args):
         raise MemoryError("agg_weighted_n2n_fwd: no 9 bytes")
 
     for module in (backends, library):
-        monkeypatch.setattr(module, "check_arguments", refuse)
+        monkeypatch.setattr(module, "check_arguments", refuse_memory)
     x = torch.zeros(4, 3)
     seen = weakref.ref(x)
     gc.disable()
     try:
         with contextlib.suppress(MemoryError):
-            tt.agg_weighted_n2n(x, None, make_graph()) if through == "trigraph.torch" else call_while_held(x)
+            tt.agg_weighted_n2n(x, None, make_graph()) if through == "trigraph.torch" else aggregate_while_held(x)
         del x
         assert seen() is None
     finally:
         gc.enable()
 
 
-def call_while_held(x):
+def aggregate_while_held(x):
     """Call the public function while a local variable refers to the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, make_graph())
 
@@ -209,18 +211,20 @@ def test_out_that_cannot_be_written_is_refused():
         (TypeError, "is a ndarray; expected a torch.Tensor", np.zeros((4, 6))),
         (ValueError, "has strides", torch.zeros(6, 4).t()),
         (TypeError, "is a tensor of layout torch.sparse_coo", out.to_sparse()),
-        (ValueError, "has torch's negative bit", lazily_negated(out)),
+        (ValueError, "has torch's negative bit", make_lazily_negated(out)),
     ):
-        assert_refused(kind, f"mha_gat_n2n_fwd: out['output_embedding'] {text}", out={"output_embedding": bad})
+        assert_attention_refuses(
+            kind, f"mha_gat_n2n_fwd: out['output_embedding'] {text}", out={"output_embedding": bad}
+        )
     x = torch.randn(4, 6, requires_grad=True)
     with forward_ad.dual_level():
         text = "mha_gat_n2n_fwd: src_embedding has a tangent and out is given"
         dual = forward_ad.make_dual(torch.zeros(4, 6), torch.ones(4, 6))
-        assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
+        assert_attention_refuses(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
     with pytest.raises(ValueError, match="agg_weighted_n2n_fwd: out is given inside a transform"):
         torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, make_graph(), out=out))(out[None])
     text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
-    assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
+    assert_attention_refuses(ValueError, text, out={"output_embedding": out}, src_embedding=x)
     with torch.no_grad():
         tt.mha_gat_n2n(**{**attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
 
@@ -263,17 +267,17 @@ def test_basis_embedding_chooses_its_form():
         tt.basis_embedding(rad, weight, sph)
 
 
-def lazily_negated(tensor):
+def make_lazily_negated(tensor):
     """Return an equal tensor with the negative bit set, which torch negates when it is read."""
     negated = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
     assert negated.is_neg()
     return negated
 
 
-def test_tensors_that_are_negated_when_they_are_read():
+def test_lazily_negated_tensors_are_read_correctly():
     """Graphs and layers use the values of lazily negated tensors, not the raw memory."""
     torch.manual_seed(0)
-    positions, of = torch.rand(9, 3), lazily_negated
+    positions, of = torch.rand(9, 3), make_lazily_negated
     plain = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
     negated = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
     for got, expected in zip(negated[1:], plain[1:], strict=True):
@@ -299,7 +303,9 @@ def test_a_tensor_whose_storage_was_released_is_refused(name):
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
     released.untyped_storage().resize_(0)
     text = "out['output_embedding']" if name == "out" else name
-    assert_refused(ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments)
+    assert_attention_refuses(
+        ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments
+    )
 
 
 def test_an_index_tensor_whose_storage_was_released_is_refused():
@@ -323,7 +329,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_in_checkpoints(name, tmp_path):
+def test_graphs_survive_checkpoints_pickles_and_copies(name, tmp_path):
     """Graphs survive checkpoints with safe loading, pickles and copies."""
     graph = GRAPHS[name]()
     values = (graph, tt.GraphTensors.of(graph))
@@ -358,7 +364,7 @@ def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_infer
         torch.load(tmp_path / "apart.pt", weights_only=True)
 
 
-class Forged:
+class ForgedPickle:
     """An object that `torch.save` writes as a call to a function with arbitrary arguments."""
 
     def __init__(self, *call):
@@ -375,9 +381,9 @@ def test_forged_checkpoints_are_refused(tmp_path):
     impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])
     apart = vars(tt.GraphTensors.of(GRAPHS["CSC"]()))
     for value, kind, text in (
-        (Forged(make, impossible), ValueError, out_of_range),
-        (Forged(make, ("eval", ())), ValueError, "^rebuilt: type_name is 'eval'; expected one of CSC"),
-        (Forged(tt.GraphTensors, tuple(apart.values())), pickle.UnpicklingError, "GraphTensors"),
+        (ForgedPickle(make, impossible), ValueError, out_of_range),
+        (ForgedPickle(make, ("eval", ())), ValueError, "^rebuilt: type_name is 'eval'; expected one of CSC"),
+        (ForgedPickle(tt.GraphTensors, tuple(apart.values())), pickle.UnpicklingError, "GraphTensors"),
     ):
         torch.save(value, tmp_path / "forged.pt")
         with pytest.raises(kind, match=text):

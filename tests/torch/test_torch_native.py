@@ -17,12 +17,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import trigraph
 import trigraph.torch as tt
-from trigraph.fortran.levels import LIBRARY, list_runnable_levels, torch_operators
+from trigraph.fortran.levels import LIBRARY, describe_torch_operators, list_runnable_levels
 from trigraph.table import DEFINITIONS, ORDERS
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.verification.cases import build_case, list_variants
 
-LANGUAGE, WHY = torch_operators()
+LANGUAGE, WHY = describe_torch_operators()
 pytestmark = pytest.mark.skipif(LANGUAGE != "C++", reason=WHY)
 QUICK = "agg_weighted_n2n"
 MOSTLY_SLOW = [pytest.param(d, marks=[] if d.name == QUICK else pytest.mark.slow) for d in DEFINITIONS]
@@ -36,7 +36,7 @@ def yield_cases(definition, dtypes=DTYPES):
             yield build_case(definition, replace(variant, index=index), dtype, 0)
 
 
-def flat_arguments(op, arguments, wanted=None):
+def flatten_arguments(op, arguments, wanted=None):
     """Convert arguments by name to the flat arguments of ``trigraph::X``, which request all fields or `wanted`."""
     arrays = [arguments.get(n) for n in op.array_names]
     tensors = [None if a is None else torch.from_numpy(np.array(a)) for a in arrays]
@@ -55,14 +55,14 @@ def yield_calls(definition, dtypes=DTYPES):
             arguments = case.arguments(op.op)
             given = {n: v for n, v in arguments.items() if n != "wrt"}
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else v for n, v in given.items()}
-            yield op, flat_arguments(op, given)
-            for field in name_fields(op, given) if op.op.selective else ():
-                yield op, flat_arguments(op, fewer, [field])
+            yield op, flatten_arguments(op, given)
+            for field in list_field_names(op, given) if op.op.accepts_wrt else ():
+                yield op, flatten_arguments(op, fewer, [field])
 
 
-def name_fields(op, arguments):
+def list_field_names(op, arguments):
     """Return the names of the result fields for the given arguments."""
-    absent = {n for n in op.op.definition.optional if arguments.get(n) is None}
+    absent = {n for n in op.op.definition.optional_names if arguments.get(n) is None}
     return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
 
 
@@ -113,11 +113,11 @@ def test_errors_are_those_of_python(name, monkeypatch):
     """Results of valid calls equal Python's bitwise, and invalid calls raise the same errors as in Python."""
     op = OPERATORS_OF_TORCH[name]
     values = draw_operator_arguments(op.op) | {"backend": ""}
-    if op.op.selective:
+    if op.op.accepts_wrt:
         values["wanted"] = ",".join(sorted(op.fields))
     good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
 
-    def outcome(values):
+    def compute_bytes_or_error(values):
         try:
             results = op([values[n] for n in op.array_names], {n: v for n, v in values.items() if n not in op.labels})
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -130,19 +130,19 @@ def test_errors_are_those_of_python(name, monkeypatch):
     for graph, _ in op.graphs:
         others = {"index": np.int32}, {"seed": 2}, {"num_edges": 9, "num_triplets": 7}
         changed += [(graph, draw_operator_arguments(op.op, **other)[graph]) for other in others]
-    if op.op.selective:
+    if op.op.accepts_wrt:
         changed += [("wanted", field) for field in op.fields]
     changed += [("backend", backend) for backend in ("pyref", "fortran-reference")]
     wrong = (-1.0, np.nan, np.inf, 1e300), (-1, 0, 1, 99, 2**40)
-    changed += [(a.name, value) for a in op.op.attributes for value in a.choices or wrong[a.size]]
-    plain = [outcome(good | {name: value}) for name, value in changed]
+    changed += [(a.name, value) for a in op.op.attributes for value in a.choices or wrong[a.is_size]]
+    plain = [compute_bytes_or_error(good | {name: value}) for name, value in changed]
     monkeypatch.setattr(op, "native", None)
     for (name, value), result in zip(changed, plain, strict=True):
-        assert result == outcome(good | {name: value}), (name, value)
+        assert result == compute_bytes_or_error(good | {name: value}), (name, value)
 
 
 @pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
-def test_opcheck(definition):
+def test_native_operators_pass_opcheck(definition):
     seen = set()
     for op, args in yield_calls(definition, DTYPES[:1]):
         results = compute_or_error(lambda op=op, args=args: op.overload(*args))
@@ -153,7 +153,7 @@ def test_opcheck(definition):
     assert len(seen) >= 3
 
 
-def compute_derivatives(definition, case):
+def compute_results_and_derivatives(definition, case):
     """Return the results of the public function and three orders of derivatives."""
     arguments = case.arguments(OPERATORS_OF_TORCH[f"{definition.name}_fwd"].op)
     tensors = {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
@@ -179,22 +179,22 @@ def compute_derivatives(definition, case):
 def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
     used, served = [], []
     derivative = OPERATORS_OF_TORCH[f"{definition.name}_fwd"].derivative
-    plain = derivative.compute_plain_gradients
+    plain = derivative.compute_native_gradients
 
-    def plain_gradients(*arguments):
+    def record_and_compute_gradients(*arguments):
         grads = plain(*arguments)
         if not torch.is_grad_enabled():
             served.append(grads is not None)
         return grads
 
-    monkeypatch.setattr(derivative, "compute_plain_gradients", plain_gradients)
+    monkeypatch.setattr(derivative, "compute_native_gradients", record_and_compute_gradients)
     for case in yield_cases(definition, DTYPES[:2]):
         with monkeypatch.context() as patched:
             for op in OPERATORS_OF_TORCH.values():
                 patched.setattr(op, "native", None)
-            expected = compute_derivatives(definition, case)
+            expected = compute_results_and_derivatives(definition, case)
         used.append(len(expected))
-        assert_equal(compute_derivatives(definition, case), expected, (definition.name, case))
+        assert_equal(compute_results_and_derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
     assert any(served)  # not every call is, because the output's gradient may be absent
 
@@ -205,49 +205,54 @@ def test_locations_of_agg_weighted_n2n_are_checked():
     found = getattr(trigraph.agg_weighted_n2n_fwd(x, None, graph, op="max"), name)
     for change in (0, 1, -1, 2**30):
         given = {"grad_output_embedding": x, "embedding": x, "graph": graph, "op": "max", name: found + change}
-        args = flat_arguments(op, given, ["embedding"])
+        args = flatten_arguments(op, given, ["embedding"])
         assert (op.native(args) is None) == isinstance(compute_or_error(lambda args=args: op.overload(*args))[0], type)
         assert (op.native(args) is None) == (change != 0)
 
 
-def test_transforms_have_their_rules_where_no_tensor_requires_a_gradient():
+def test_transforms_work_without_required_gradients():
     graph, (x, t) = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]])), torch.rand(2, 3, 4)
 
-    def sums(x, weight=None):
+    def sum_neighbors(x, weight=None):
         return tt.agg_weighted_n2n(x, weight, graph).output_embedding
 
     with forward_ad.dual_level():
-        for dual in (sums(forward_ad.make_dual(x, t)), sums(t, forward_ad.make_dual(torch.rand(3), torch.ones(3)))):
-            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, sums(t))
-    assert torch.allclose(torch.func.jvp(sums, (x,), (t,))[1], sums(t))
-    assert torch.equal(torch.vmap(sums)(torch.stack([x, t])), torch.stack([sums(x), sums(t)]))
-    assert torch.allclose(torch.func.grad(lambda x: sums(x).sum())(x), torch.ones(3, 4))
-    assert torch.allclose(torch.vmap(lambda c: c * sums(x))(torch.ones(2)), sums(x))
+        for dual in (
+            sum_neighbors(forward_ad.make_dual(x, t)),
+            sum_neighbors(t, forward_ad.make_dual(torch.rand(3), torch.ones(3))),
+        ):
+            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, sum_neighbors(t))
+    assert torch.allclose(torch.func.jvp(sum_neighbors, (x,), (t,))[1], sum_neighbors(t))
+    assert torch.equal(
+        torch.vmap(sum_neighbors)(torch.stack([x, t])), torch.stack([sum_neighbors(x), sum_neighbors(t)])
+    )
+    assert torch.allclose(torch.func.grad(lambda x: sum_neighbors(x).sum())(x), torch.ones(3, 4))
+    assert torch.allclose(torch.vmap(lambda c: c * sum_neighbors(x))(torch.ones(2)), sum_neighbors(x))
 
 
-def test_compiled_programs_call_them():
+def test_compiled_programs_call_native_operators():
     graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
 
-    class Model(torch.nn.Module):
+    class NeighborMaximum(torch.nn.Module):
         def forward(self, x):
             return tt.agg_weighted_n2n(x, None, graph, op="max").output_embedding
 
     x, op = torch.rand(3, 4), OPERATORS_OF_TORCH["agg_weighted_n2n_fwd"]
-    flat = flat_arguments(op, {"src_embedding": x.numpy(), "graph": graph, "op": "max"})
-    for program in (make_fx(Model())(x), make_fx(lambda x: op.composite_overload(x, *flat[1:])[0])(x)):
+    flat = flatten_arguments(op, {"src_embedding": x.numpy(), "graph": graph, "op": "max"})
+    for program in (make_fx(NeighborMaximum())(x), make_fx(lambda x: op.composite_overload(x, *flat[1:])[0])(x)):
         assert "trigraph_cpu.agg_weighted_n2n_fwd" in program.code
-        assert torch.equal(program(x), Model()(x))
-    compiled = torch.compile(Model(), backend="aot_eager", fullgraph=True)
+        assert torch.equal(program(x), NeighborMaximum()(x))
+    compiled = torch.compile(NeighborMaximum(), backend="aot_eager", fullgraph=True)
     y = x.clone().requires_grad_()
     compiled(y).sum().backward()
     x.requires_grad_()
-    Model()(x).sum().backward()
+    NeighborMaximum()(x).sum().backward()
     assert torch.equal(x.grad, y.grad)
     many = torch.rand(5, 3, 4)
-    assert torch.equal(torch.vmap(Model())(many), torch.stack([Model()(one) for one in many]))
+    assert torch.equal(torch.vmap(NeighborMaximum())(many), torch.stack([NeighborMaximum()(one) for one in many]))
 
 
-def test_levels_and_threads_follow():
+def test_interface_follows_cpu_level_and_threads():
     interface = ctypes.CDLL(str(LIBRARY))
     interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
     level, number = trigraph.get_cpu_level(), trigraph.get_num_threads()
@@ -262,7 +267,7 @@ def test_levels_and_threads_follow():
         trigraph.set_num_threads(number)
 
 
-def test_the_environment_turns_them_off():
+def test_environment_turns_native_operators_off():
     script = "from trigraph.torch.library import OPERATORS_OF_TORCH as o; print(o['gno_kernel_fwd'].native is None)"
     for value in ("0", "1"):
         done = run_command(sys.executable, "-c", script, env={**os.environ, "TRIGRAPH_TORCH_CPP": value})

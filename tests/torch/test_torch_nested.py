@@ -26,14 +26,14 @@ FUNCTIONS = [*SETTINGS, ("silu", {}), ("sums", {})]
 QUICK = [("radial_basis", {}), ("agg_weighted_n2n", {"op": "sum"}), ("silu", {}), ("sums", {})]
 
 
-def dual(f, x, u):
+def differentiate_by_dual(f, x, u):
     with forward_ad.dual_level():
         y = f(forward_ad.make_dual(x, u))
         tangent = forward_ad.unpack_dual(y).tangent
         return torch.zeros_like(y) if tangent is None else tangent
 
 
-def reverse(f, x, u, create_graph=True):
+def differentiate_by_grad(f, x, u, create_graph=True):
     x = x if x.requires_grad else x.detach().requires_grad_()
     y = f(x)
     if not y.requires_grad:  # y does not depend on x
@@ -42,18 +42,18 @@ def reverse(f, x, u, create_graph=True):
     return (torch.autograd.grad(y, x, **options)[0] * u).sum()
 
 
-def vjp(f, x, u):
+def differentiate_by_vjp(f, x, u):
     y, pull = torch.func.vjp(f, x)
     return (pull(torch.ones_like(y))[0] * u).sum()
 
 
 MODES = {
-    "dual": dual,
+    "dual": differentiate_by_dual,
     "jvp": lambda f, x, u: torch.func.jvp(f, (x,), (u,))[1],
     "jacfwd": lambda f, x, u: (torch.func.jacfwd(f)(x) * u).sum(),
-    "grad": reverse,
-    "last grad": functools.partial(reverse, create_graph=False),
-    "vjp": vjp,
+    "grad": differentiate_by_grad,
+    "last grad": functools.partial(differentiate_by_grad, create_graph=False),
+    "vjp": differentiate_by_vjp,
     "jacrev": lambda f, x, u: (torch.func.jacrev(f)(x) * u).sum(),
 }
 REVERSE = {"grad", "last grad", "vjp", "jacrev"}
@@ -66,21 +66,21 @@ def differentiate_nested(f, x, modes, depends):
     if {"grad", "last grad"} & {*modes[:-1]}:
         x = x.clone().requires_grad_()
 
-    def number(y):
-        def step(function, k):
+    def differentiate_inner_modes(y):
+        def add_mode(function, k):
             direction = first[k] + y * by_last[k] if k in depends else first[k]
             return lambda at: MODES[modes[k]](function, at, direction)
 
-        return functools.reduce(step, range(len(modes) - 1), f)(x + y * by_last[-1] if "x" in depends else x)
+        return functools.reduce(add_mode, range(len(modes) - 1), f)(x + y * by_last[-1] if "x" in depends else x)
 
-    return MODES[modes[-1]](number, x.new_zeros(()), x.new_ones(())).detach()
+    return MODES[modes[-1]](differentiate_inner_modes, x.new_zeros(()), x.new_ones(())).detach()
 
 
 @functools.cache
 def torch_supports(modes, depends):
     """Return whether torch can compute a nest for its own functions."""
 
-    def own(x):
+    def compute_torch_example(x):
         return (x * torch.exp(-x)).sin().sum()
 
     if any(m == "last grad" and REVERSE & {*modes[k + 1 :]} for k, m in enumerate(modes)):
@@ -88,8 +88,8 @@ def torch_supports(modes, depends):
     x = torch.tensor([0.3, 0.7], dtype=torch.float64)
     try:
         return torch.allclose(
-            differentiate_nested(own, x, modes, depends),
-            differentiate_nested(own, x, ["grad"] * len(modes), depends),
+            differentiate_nested(compute_torch_example, x, modes, depends),
+            differentiate_nested(compute_torch_example, x, ["grad"] * len(modes), depends),
             rtol=1e-9,
         )
     except RuntimeError as error:
@@ -97,7 +97,7 @@ def torch_supports(modes, depends):
         return False
 
 
-def make_functions(name, setting):
+def make_function_pair(name, setting):
     """Return a nonlinear function of two numbers that uses trigraph, and the same function in plain torch."""
     if name == "silu":
         return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
@@ -111,29 +111,31 @@ def make_functions(name, setting):
     op = OPERATORS[f"{name}_fwd"]
     values = draw_operator_arguments(op, np.float64, setting=setting)
     arrays = {a.name: values.pop(a.name) for a in op.arguments}
-    keywords = {n: v for n, v in values.items() if n not in op.definition.requests}
+    keywords = {n: v for n, v in values.items() if n not in op.definition.request_names}
     given = {n: torch.from_numpy(a.copy()) for n, a in arrays.items() if a is not None}
     rng = np.random.default_rng(5)
     along = {n: torch.from_numpy(rng.standard_normal((*t.shape, 2))) for n, t in given.items()}
 
-    def of(function):
-        def number(x):
+    def reduce_to_two_numbers(function):
+        def compute_sine_sum(x):
             return sum((t / 16).sin().sum() for t in function({n: t + along[n] @ x for n, t in given.items()}))
 
-        return number
+        return compute_sine_sum
 
     outputs = [a.name for a in op.definition.outputs]
 
-    def ours(at):
+    def compute_with_trigraph(at):
         result = getattr(tt, name)(**dict.fromkeys(arrays) | at, **keywords)
         return [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in outputs]
 
-    return of(ours), of(lambda at: PLAIN[name](dict.fromkeys(arrays) | at, keywords))
+    return reduce_to_two_numbers(compute_with_trigraph), reduce_to_two_numbers(
+        lambda at: PLAIN[name](dict.fromkeys(arrays) | at, keywords)
+    )
 
 
 def check_nests(name, setting, nests):
     """Compare nests with reverse mode for the plain torch function."""
-    ours, plain = make_functions(name, setting)
+    ours, plain = make_function_pair(name, setting)
     right = functools.cache(lambda order, depends: differentiate_nested(plain, x, ["grad"] * order, depends))
     x = torch.tensor([0.1, -0.2], dtype=torch.float64)
     number = 0
@@ -146,7 +148,7 @@ def check_nests(name, setting, nests):
 
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
-def test_some_nests(name, setting):
+def test_selected_nested_derivatives_are_correct(name, setting):
     """Nests that once returned incorrect results or failed in torch are correct."""
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
@@ -156,7 +158,7 @@ def test_some_nests(name, setting):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
-def test_every_nest(name, setting):
+def test_all_nested_derivatives_are_correct(name, setting):
     """Nests of three modes in any order, and of any mode around three reverse modes, are correct."""
     three = list(itertools.product(MODES, repeat=3))
     nests = [(m, (0, 1, "x")) for m in three]
@@ -167,18 +169,21 @@ def test_every_nest(name, setting):
 
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
-def test_forward_mode_around_vmap(name, setting):
+def test_forward_mode_around_vmap_is_correct(name, setting):
     """Forward mode around vmapped third derivatives is correct."""
-    ours, plain = make_functions(name, setting)
+    ours, plain = make_function_pair(name, setting)
     points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
-    def third(function):
+    def make_vmapped_third_derivative(function):
         for _ in range(2):
             function = torch.func.grad(lambda x, f=function: (f(x) * torch.tensor([0.5, 2.0], dtype=x.dtype)).sum())
         return torch.func.vmap(torch.func.jacrev(function))
 
     for mode in ("dual", "jvp"):
-        got, expected = (MODES[mode](lambda x, f=f: third(f)(x).sum((1, 2)), points, along) for f in (ours, plain))
+        got, expected = (
+            MODES[mode](lambda x, f=f: make_vmapped_third_derivative(f)(x).sum((1, 2)), points, along)
+            for f in (ours, plain)
+        )
         assert (got - expected).abs().max() <= 1e-8 * expected.abs().max()
 
 
@@ -190,7 +195,7 @@ def test_a_tangent_is_recorded_where_grad_mode_is_enabled(recorded):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_batch_of_arguments_of_a_plain_form(number):
+def test_plain_softmax_works_under_vmap(number):
     """Plain implementations work under torch.vmap, also with an empty batch."""
     logit, index = torch.randn(number, 4, 2, dtype=torch.float64), torch.tensor([0, 2, 0, 2])
     got = torch.func.vmap(lambda t: LIBRARY.softmax(t, index, 3))(logit)

@@ -21,7 +21,7 @@ import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph import CSC  # noqa: E402
 from trigraph.torch import GraphTensors, agg_weighted_n2n, compile_potential, convert, nn  # noqa: E402
-from trigraph.torch.layers.edges import build_graph  # noqa: E402
+from trigraph.torch.layers.edges import find_or_build_graph  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -53,7 +53,7 @@ def compute_gradients(module, out, *inputs):
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
 
 
-def close_all(got, expected):
+def assert_all_close(got, expected):
     for a, b in zip(got, expected, strict=True):
         assert_close(a, b)
 
@@ -63,7 +63,7 @@ def close_all(got, expected):
 @pytest.mark.parametrize(
     ("op", "mean_by"), [("sum", "weight"), ("mean", "weight"), ("mean", "count"), ("min", "weight"), ("max", "weight")]
 )
-def test_weighted(op, mean_by, weighted, root_weight):
+def test_weighted_conv_equals_the_operator(op, mean_by, weighted, root_weight):
     layer = nn.WeightedConv((4, 3), 5, op, mean_by, root_weight).double()
     x = (draw_rows(NODES, 4), draw_rows(6, 3, 5))
     edge_index = make_edges(NODES, 6)
@@ -77,10 +77,10 @@ def test_weighted(op, mean_by, weighted, root_weight):
         got = layer(x, either, weight)
         assert_close(got, expected)
         expected_grads = compute_gradients(layer, expected, *inputs)
-        close_all(compute_gradients(layer, got, *inputs), expected_grads)
+        assert_all_close(compute_gradients(layer, got, *inputs), expected_grads)
 
 
-def test_weighted_without_features_of_destinations():
+def test_weighted_conv_works_without_destination_features():
     layer, edge_index = nn.WeightedConv((4, 3), 5).double(), make_edges(NODES, 6)
     graph, x = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6), draw_rows(NODES, 4)
     assert_close(layer((x, None), graph), layer((x, draw_rows(6, 3)), edge_index), 0)
@@ -121,7 +121,7 @@ def test_gno_takes_athenas_parameters():
         layer.load_packed(values[:3])
 
 
-def test_gno_between_two_kinds_of_nodes():
+def test_bipartite_gno_adds_destination_features():
     layer, edge_index = make_gno_layer((3, 2)), make_edges(NODES, 6)
     x, coords = (draw_rows(NODES, 3), draw_rows(6, 2)), draw_rows(EDGES, 2, 2)
     graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
@@ -159,7 +159,7 @@ PYG_OPTIONS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno", "converted"])
 @pytest.mark.parametrize("training", [False, True])
-def test_half_precision_on_cpu(name, dtype, training):
+def test_half_precision_layers_agree_with_float32(name, dtype, training):
     """With 16-bit inputs on a CPU, sums are computed in float32 and rounded once; other operations round as usual."""
     make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYG_OPTIONS), draw_rows(EDGES, 2, 2)))
     layer = make().to(dtype).train(training)
@@ -212,7 +212,7 @@ def test_layers_compile(name, prepared):
         assert ("reverse_tensors" in graph._built) == prepared  # otherwise the program sorts the edges
         expected = layer(x, graph, attr)
         assert_close(got, expected)
-        close_all(compute_gradients(layer, got, x, attr), compute_gradients(layer, expected, x, attr))
+        assert_all_close(compute_gradients(layer, got, x, attr), compute_gradients(layer, expected, x, attr))
 
 
 @compiled_whole
@@ -223,16 +223,16 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     layer = make().double()
     rng = np.random.default_rng(0)
 
-    def arguments(nodes, number):
+    def draw_layer_arguments(nodes, number):
         graph = CSC.from_coo(rng.integers(nodes, size=number), rng.integers(nodes, size=number), nodes, nodes)
         x, features = (torch.tensor(rng.standard_normal(shape)) for shape in ((nodes, 3), (number, *attr.shape[1:])))
         return x, GraphTensors.of(graph), features
 
-    example, auto = arguments(NODES, EDGES), torch.export.Dim.AUTO
+    example, auto = draw_layer_arguments(NODES, EDGES), torch.export.Dim.AUTO
     dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
     program = torch.export.export(layer, example, dynamic_shapes=dynamic).module()
     for sizes in ((NODES, EDGES), (5, 17), (30, 300), (5, 3), (2, 2)):
-        inputs = arguments(*sizes)
+        inputs = draw_layer_arguments(*sizes)
         assert torch.equal(program(*inputs), layer(*inputs))
         assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
@@ -271,7 +271,7 @@ TRANSFORMS += itertools.product(("gat", "weighted", "gno"), ("jacfwd", "hessian"
 
 
 @pytest.mark.parametrize(("name", "transform"), TRANSFORMS)
-def test_layers_that_build_graphs_are_transformed(name, transform):
+def test_torch_func_derivatives_agree_with_prepared_graph(name, transform):
     """Inside torch.func transforms, layers that build graphs have the same derivatives as with a prepared graph."""
     make, attr = LAYERS[name]
     layer, attr, x = make().double(), attr.detach(), draw_rows(NODES, 3).detach()
@@ -286,7 +286,7 @@ def test_layers_that_build_graphs_are_transformed(name, transform):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_graphs_without_edges_or_nodes(name):
+def test_layers_accept_graphs_without_edges_or_nodes(name):
     make, attr = LAYERS[name]
     layer, none = make().double(), make_edges()[:, :0]
     out = layer(draw_rows(NODES, 3), none, attr[:0])
@@ -336,7 +336,7 @@ BAD += [(name, *bad) for name in LAYERS for bad in BAD_GRAPHS]
 
 
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
-def test_bad_input(name, changes, text):
+def test_layers_refuse_bad_input_by_name(name, changes, text):
     make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
     arguments = {"x": draw_rows(NODES, 3), "edge_index": make_edges(), "attr": attr} | changes
     more = {"size": arguments["size"]} if "size" in arguments else {}
@@ -354,7 +354,7 @@ def test_several_lists_of_edges_at_once_are_refused(name):
         torch.vmap(lambda e: layer(x, e, attr))(make_edges()[None])
 
 
-def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
+def test_inference_mode_parameters_are_refused_for_derivatives():
     with torch.inference_mode():
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
     inputs, atoms = (draw_rows(NODES, 3), make_edges(), draw_rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
@@ -390,13 +390,13 @@ BAD_SETTINGS = [
 
 
 @pytest.mark.parametrize(("call", "arguments", "keywords", "text"), BAD_SETTINGS)
-def test_bad_settings(call, arguments, keywords, text):
+def test_layers_refuse_bad_settings(call, arguments, keywords, text):
     with expect_error(text.replace(": ", f": {call.__name__}: ", 1)):
         call(*arguments, **keywords)
 
 
 @compiled_whole
-def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
+def test_pickles_with_former_module_names_load(tmp_path):
     """Pickles that use the former module names of layers and potentials can be loaded in a new process."""
     models = [make() for make, _ in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
     text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # protocol 0 stores names as text
@@ -433,8 +433,8 @@ WRITES = {
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     """The graph of an edge tensor is built once for all layers, rebuilt after changes, and freed with the tensor."""
-    built, of_ends = [], CSC._from_nodes
-    monkeypatch.setattr(CSC, "_from_nodes", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
+    built, of_ends = [], CSC._build_on_host
+    monkeypatch.setattr(CSC, "_build_on_host", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
     layers = [nn.GATConv(3, 2, add_self_loops=loops, edge_dim=2) for _ in range(2)]
     x, edge_index, features = torch.randn(4, 3), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), torch.randn(4, 2)
     with torch.inference_mode():
@@ -450,7 +450,7 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
     edge_index[0, 0] = 4
     with pytest.raises(ValueError, match="src\\[0\\] is 4; expected 0 <= src < num_src_nodes = 4"):
         layers[0](x, edge_index)
-    graph = weakref.ref(build_graph("", edge_index.clamp_(max=3), 4, 4))
+    graph = weakref.ref(find_or_build_graph("", edge_index.clamp_(max=3), 4, 4))
     assert graph() is not None
     del edge_index
     gc.collect()

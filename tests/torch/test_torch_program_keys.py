@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from compiled_programs import compiled_whole
-from test_torch_compiled import Net, Springs, assert_close, draw_structures, make_batch_norm, potential
+from test_torch_compiled import NeuralSprings, Springs, assert_close, draw_structures, make_batch_norm, make_potential
 
 import trigraph.torch as tt
 from trigraph.torch.potentials.program_key import ProgramKey, find_differences
@@ -57,22 +57,22 @@ NO_NEW_PROGRAM = {
 @pytest.mark.parametrize("name", [*COMPARED_CHANGES, *NO_NEW_PROGRAM])
 def test_keys_differ_after_changes(name):
     """Keys differ after changes that are compared, but not after new parameter values or equal attributes."""
-    model = type("Changed", (Net,), {})(make_batch_norm())
+    model = type("Changed", (NeuralSprings,), {})(make_batch_norm())
     model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
-    assert before.unchanged(model)
+    assert before.is_unchanged(model)
     (COMPARED_CHANGES | NO_NEW_PROGRAM)[name](model)
     after = ProgramKey(model)
     assert bool(find_differences(before.values, after.values)) == (name in COMPARED_CHANGES)
     assert (before.values == after.values) == (name not in COMPARED_CHANGES)
-    assert before.unchanged(model) == (name == "values")
-    assert after.unchanged(model)
+    assert before.is_unchanged(model) == (name == "values")
+    assert after.is_unchanged(model)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
-def test_compared_changes_are_computed_with():
-    model = type("Changed", (Net,), {})(make_batch_norm())
+def test_compared_changes_take_effect_in_next_call():
+    model = type("Changed", (NeuralSprings,), {})(make_batch_norm())
     compiled, number = tt.compile_potential(model, backend="eager"), 0
     for name in ("none", "values", "nested", "hook", "cutoff of the class", "mode", "another parameter"):
         (COMPARED_CHANGES | NO_NEW_PROGRAM).get(name, lambda model: None)(model)
@@ -83,51 +83,51 @@ def test_compared_changes_are_computed_with():
         assert len(compiled.programs) == number, name
 
 
-class Slots:
+class SlottedFactor:
     __slots__ = ("factor",)
 
     def __init__(self):
         self.factor = 1.0
 
 
-class Member(Slots):
+class SlottedFactorWithDict(SlottedFactor):
     """An object with slots and a `__dict__`."""
 
 
-def enclosing(factors):
+def make_enclosing_function(factors):
     return torch.no_grad()(lambda: factors["factor"])
 
 
-def of_default(factors={"factor": 1.0}):  # noqa: B006
+def read_factor(factors={"factor": 1.0}):  # noqa: B006
     return factors["factor"]
 
 
 ENCLOSED, GLOBAL, CONTEXT = {"factor": 1.0}, {"factor": 1.0}, contextvars.ContextVar("factor", default=1.0)
 
 
-class Reading(Springs):
+class FactorReadingSprings(Springs):
     """A model that reads factors from attributes, containers, functions, globals and a context variable."""
 
     def __init__(self):
         super().__init__()
         self.config = type("Config", (), {"factor": 1.0})
-        self.object, self.slots, self.members = Member(), Slots(), {Slots()}
+        self.object, self.slots, self.members = SlottedFactorWithDict(), SlottedFactor(), {SlottedFactor()}
         self.deque, self.array, self.numbers = deque([1.0]), array.array("d", [1.0]), np.ones(1)
-        self.constant, self.function, self.enclosing = torch.ones(1), of_default, enclosing(ENCLOSED)
-        self.partial = functools.partial(of_default, {"factor": 1.0})
+        self.constant, self.function, self.enclosing = torch.ones(1), read_factor, make_enclosing_function(ENCLOSED)
+        self.partial = functools.partial(read_factor, {"factor": 1.0})
 
     @torch.enable_grad()
-    def factors(self):
+    def read_factors(self):
         (member,) = self.members
         of_objects = self.config.factor, self.object.factor, self.slots.factor, member.factor
         of_containers = self.deque[0], self.array[0], float(self.numbers[0]), self.constant.item()
         return *of_objects, *of_containers, self.function(), self.enclosing(), self.partial(), GLOBAL["factor"]
 
-    def method(self):
+    def read_context_factor(self):
         return CONTEXT.get()
 
     def atoms_of_vectors(self, *arguments):
-        return math.prod(self.factors()) * self.method() * super().atoms_of_vectors(*arguments)
+        return math.prod(self.read_factors()) * self.read_context_factor() * super().atoms_of_vectors(*arguments)
 
 
 NOT_COMPARED = {
@@ -141,7 +141,7 @@ NOT_COMPARED = {
     "constant": lambda model: model.constant.fill_(2.0),
     "enclosing": lambda model: ENCLOSED.update(factor=2.0),
     "partial": lambda model: model.partial.args[0].update(factor=2.0),
-    "mutable default": lambda model: of_default.__defaults__[0].update(factor=2.0),
+    "mutable default": lambda model: read_factor.__defaults__[0].update(factor=2.0),
     "global": lambda model: GLOBAL.update(factor=2.0),
     "context": lambda model: CONTEXT.set(2.0),
     "method": lambda model: setattr(type(model), "method", lambda self: 2.0 * CONTEXT.get()),
@@ -149,14 +149,14 @@ NOT_COMPARED = {
 
 
 def test_recompile_follows_all_other_changes(caplog):
-    model = type("Reading", (Reading,), {})()
+    model = type("Reading", (FactorReadingSprings,), {})()
     compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), draw_structures((5, 6))
     first = compiled.energy_forces_stress(z, pos, batch).energy
     (told,) = [r.getMessage() for r in caplog.records if r.name == "trigraph" and r.levelno == logging.WARNING]
     named = told.partition(" inside ")[2].partition(";")[0].split(", ")
     assert sorted(named) == sorted(set(NOT_COMPARED) - {"mutable default", "global", "context", "method"})
 
-    def change_all():
+    def apply_changes_and_recompile():
         for change in NOT_COMPARED.values():
             change(model)
         assert_close(compiled.energy_forces_stress(z, pos, batch).energy, first)
@@ -166,12 +166,12 @@ def test_recompile_follows_all_other_changes(caplog):
         assert compiled.compilations == 2
 
     try:
-        contextvars.copy_context().run(change_all)
+        contextvars.copy_context().run(apply_changes_and_recompile)
     finally:
-        ENCLOSED["factor"] = GLOBAL["factor"] = of_default.__defaults__[0]["factor"] = 1.0
+        ENCLOSED["factor"] = GLOBAL["factor"] = read_factor.__defaults__[0]["factor"] = 1.0
     assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1  # the warning is logged once
 
 
 def test_models_of_trigraph_are_compared_in_full():
-    assert ProgramKey(potential(act="silu")).not_compared == []
-    assert ProgramKey(potential(act=torch.nn.Tanh())).not_compared == []
+    assert ProgramKey(make_potential(act="silu")).not_compared == []
+    assert ProgramKey(make_potential(act=torch.nn.Tanh())).not_compared == []

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
 from table_calls import draw_operator_arguments  # noqa: E402
-from test_torch_native import flat_arguments, name_fields  # noqa: E402
+from test_torch_native import flatten_arguments, list_field_names  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
-from trigraph.fortran.levels import torch_operators  # noqa: E402
+from trigraph.fortran.levels import describe_torch_operators  # noqa: E402
 from trigraph.table import SYMBOLS  # noqa: E402
 from trigraph.torch import batches  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator  # noqa: E402
@@ -28,7 +28,7 @@ DTYPE = torch.float64
 
 
 @pytest.fixture(autouse=True)
-def _compiler_that_has_compiled_nothing():
+def _reset_compiler():
     """Reset torch's compiler, which compiles a function only a few times."""
     torch.compiler.reset()
 
@@ -46,7 +46,7 @@ def attention_inputs():
     return tuple(torch.randn(*s, dtype=DTYPE, requires_grad=True) for s in ((4, 6), (12,)))
 
 
-def make_molecule():
+def make_energy_arguments():
     """Return positions, weights, the graph, its sources and destinations, and frequencies."""
     torch.manual_seed(0)
     positions = torch.randn(6, 3, dtype=DTYPE)
@@ -74,7 +74,7 @@ def assert_near(got, expected):
 
 
 @compiled_whole
-def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
+def test_compiled_model_refuses_graph_without_tensors():
     graph = attention_graph()
     graph._built.clear()
     with pytest.raises(Exception, match=r"this graph was built before trigraph\.torch was imported"):
@@ -113,7 +113,7 @@ def test_a_result_keeps_no_graph_after_its_backward():
 def test_third_derivatives_traced_for_graphs_of_any_size():
     """Traced third derivatives work for sizes and numbers of parallel edges that differ from the example's."""
 
-    def third(*tensors_and_graph):
+    def differentiate_three_times(*tensors_and_graph):
         *tensors, graph = tensors_and_graph
         y = tt.agg_edge_to_edge(*tensors, graph, 3, 2).sin().sum()
         for _ in range(3):
@@ -121,7 +121,7 @@ def test_third_derivatives_traced_for_graphs_of_any_size():
             y = sum(g.square().sum() for g in grads)
         return y
 
-    def arguments(*numbers):
+    def draw_triplet_sum_arguments(*numbers):
         out, back = numbers
         src = np.repeat([0, 0, 1, 1, 2, 3], [out, 1, back, 1, 1, 1])
         graph = trigraph.EdgeGraph(src, np.repeat([1, 2, 0, 2, 0, 1], [out, 1, back, 1, 1, 1]), 4).prepare()
@@ -129,25 +129,27 @@ def test_third_derivatives_traced_for_graphs_of_any_size():
         shapes = (graph.num_edges, 3), (graph.num_edges, 6), (graph.num_edges, 8), (14, 2)
         return [torch.from_numpy(rng.uniform(0.5, 1, s)).requires_grad_() for s in shapes], graph
 
-    tensors, graph = arguments(1, 2)
-    program = make_fx(third, tracing_mode="symbolic")(*tensors, tt.GraphTensors.of(graph))
+    tensors, graph = draw_triplet_sum_arguments(1, 2)
+    program = make_fx(differentiate_three_times, tracing_mode="symbolic")(*tensors, tt.GraphTensors.of(graph))
     for edges in ((1, 1), (1, 3), (6, 1)):
-        tensors, graph = arguments(*edges)
-        assert torch.allclose(program(*tensors, tt.GraphTensors.of(graph)), third(*tensors, graph), rtol=1e-9)
+        tensors, graph = draw_triplet_sum_arguments(*edges)
+        assert torch.allclose(
+            program(*tensors, tt.GraphTensors.of(graph)), differentiate_three_times(*tensors, graph), rtol=1e-9
+        )
 
 
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
-    arguments = make_molecule()
+    arguments = make_energy_arguments()
     expected = compute_energy_and_forces(*arguments)
     (wanted,) = torch.autograd.grad(expected[1].square().sum(), arguments[1])
     positions, weights, graph, *rest = arguments
     arguments = positions, weights, tt.GraphTensors.of(graph), *rest
     traced = make_fx(compute_energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
-    library = "trigraph_cpu" if torch_operators()[0] == "C++" else "trigraph"
+    library = "trigraph_cpu" if describe_torch_operators()[0] == "C++" else "trigraph"
     assert {f"{library}.agg_edge_to_edge_{order}.default" for order in ("fwd", "bwd")} <= names
     for function in (traced, torch.compile(traced, fullgraph=True, backend=backend)):
         total, forces = function(*arguments)
@@ -168,9 +170,9 @@ def compute_transforms(positions, rest, graph):
 
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
-def test_transforms_that_are_compiled(backend):
+def test_compiled_transforms_agree_with_eager_ones(backend):
     """Compiled torch.func transforms agree with eager ones."""
-    positions, *rest = make_molecule()
+    positions, *rest = make_energy_arguments()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
     positions, graph = positions.detach(), attention_graph()
     expected = compute_transforms(positions, rest, graph)
@@ -197,38 +199,38 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
     """Graphs can be built inside torch.func transforms, and in compiled programs, which then have a graph break."""
     x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
 
-    def function(x, graph=None):
+    def compute_sum_loss(x, graph=None):
         graph = CSC.from_edge_index(edge_index[:, :], 4) if graph is None else graph
         return tt.agg_weighted_n2n(2 * x, None, graph).output_embedding.tanh().square().sum()
 
     graph = CSC.from_edge_index(edge_index, 4)
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
-        assert torch.equal(transform(function)(x), transform(lambda x: function(x, graph))(x))
+        assert torch.equal(transform(compute_sum_loss)(x), transform(lambda x: compute_sum_loss(x, graph))(x))
     cold, kept = CSC.from_edge_index(edge_index, 4), []
 
-    def keeping(x):
+    def compute_with_kept_graph(x):
         if not kept:
             kept.append(CSC.from_edge_index(edge_index, 4))
-        return function(x, kept[0])
+        return compute_sum_loss(x, kept[0])
 
     # Graphs are first used inside one transform (hessian), then reused in another (grad).
-    for first_used_inside in (lambda x: function(x, cold), keeping):
+    for first_used_inside in (lambda x: compute_sum_loss(x, cold), compute_with_kept_graph):
         for transform in (torch.func.hessian, torch.func.grad):
-            assert torch.equal(transform(first_used_inside)(x), transform(lambda x: function(x, graph))(x))
-    assert torch.equal(torch.compile(function, backend="eager")(x), function(x, graph))
+            assert torch.equal(transform(first_used_inside)(x), transform(lambda x: compute_sum_loss(x, graph))(x))
+    assert torch.equal(torch.compile(compute_sum_loss, backend="eager")(x), compute_sum_loss(x, graph))
     index, matrix = torch.tensor([0, 0, 3, 1]), torch.randn(3, 2, 5, dtype=DTYPE)
 
-    def with_segments(x):
+    def embed_triplets(x):
         return tt.basis_embedding_triplets(2 * x, matrix, torch.ones(4, 2, dtype=DTYPE), index)
 
-    assert torch.equal(torch.compile(with_segments, backend="eager")(x), with_segments(x))
+    assert torch.equal(torch.compile(embed_triplets, backend="eager")(x), embed_triplets(x))
 
-    def into(x, out):
+    def sum_into_output(x, out):
         tt.agg_weighted_n2n(2 * x, None, graph, out={"output_embedding": out})
         return 2 * out
 
-    got = torch.compile(into, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE))
-    assert torch.equal(got, into(x, x.clone()))
+    got = torch.compile(sum_into_output, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE))
+    assert torch.equal(got, sum_into_output(x, x.clone()))
     with pytest.raises(TypeError, match=r"CSC: edge_index is a torch\.Tensor batched by torch\.vmap \(join the graphs"):
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 
@@ -247,28 +249,28 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
         for k, (setting, sizes) in enumerate([*((one, {}) for one in settings), (settings[-1], empty)]):
             dtype, index = ((np.float64, np.int64), (np.float32, np.int32))[k % 2]
             values = draw_operator_arguments(op.op, dtype, index, setting=setting, **sizes)
-            args = flat_arguments(op, values, name_fields(op, values))
+            args = flatten_arguments(op, values, list_field_names(op, values))
             places = [place for place, t in enumerate(args[: op.num_arrays]) if t is not None]
             for some in {(*places,), (*places[:-1],), *((place,) for place in places)} - {()}:
                 entries = [[args[p] * (1 + i % 2 * args[p].is_floating_point()) for p in some] for i in range(5)]
 
-                def call(*tensors, op=op, args=args, some=some):
+                def call_with_tensors(*tensors, op=op, args=args, some=some):
                     given = dict(zip(some, tensors, strict=True))
-                    results = op.call_flat(*(given.get(place, a) for place, a in enumerate(args)))
+                    results = op.call_with_flat_arguments(*(given.get(place, a) for place, a in enumerate(args)))
                     return results if isinstance(results, tuple) else (results,)
 
                 numbers.clear()
-                got = torch.vmap(call)(*map(torch.stack, zip(*entries, strict=True)))
+                got = torch.vmap(call_with_tensors)(*map(torch.stack, zip(*entries, strict=True)))
                 if rows == 1 << 16:  # also check the number of operator calls
                     each = any(of_all(op.op.arguments[place]) for place in some)
                     assert len(numbers) == (6 if each else 2 + 5 * any(map(of_all, op.op.fields))), (op.op.name, some)
-                expected = map(torch.stack, zip(*(call(*tensors) for tensors in entries), strict=True))
+                expected = map(torch.stack, zip(*(call_with_tensors(*tensors) for tensors in entries), strict=True))
                 for t, right in zip(got, expected, strict=True):
                     assert t.shape == right.shape
                     assert t.numpy().tobytes() == right.numpy().tobytes(), (op.op.name, setting, some)
 
 
-class _Model(torch.nn.Module):
+class _FunctionModule(torch.nn.Module):
     """A module that calls a function, for `torch.export`."""
 
     def __init__(self, function):
@@ -285,7 +287,7 @@ def compute_embedding_loss(rad_basis, weight, sph_basis, triplets):
 
 EXPORTED = {
     "CSC": (compute_attention_loss, lambda: (*attention_inputs(), attention_graph())),
-    "EdgeGraph": (compute_energy, make_molecule),
+    "EdgeGraph": (compute_energy, make_energy_arguments),
     "Segments": (
         compute_embedding_loss,
         lambda: (*(torch.ones(s, dtype=DTYPE) for s in ((4, 3), (3, 2, 5), (3, 2))), Segments(np.array([1, 0, 1]), 4)),
@@ -297,7 +299,7 @@ EXPORTED = {
 @pytest.mark.parametrize(("function", "arguments"), EXPORTED.values(), ids=EXPORTED)
 def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
     arguments = tuple(tt.GraphTensors.of(a) if isinstance(a, (CSC, EdgeGraph, Segments)) else a for a in arguments())
-    program = torch.export.export(_Model(function), arguments)
+    program = torch.export.export(_FunctionModule(function), arguments)
     assert program.module()(*arguments).item() == function(*arguments).item()
     torch.export.save(program, tmp_path / "program.pt2")
     again = torch.export.load(tmp_path / "program.pt2")
@@ -314,21 +316,21 @@ def test_a_graph_of_tensors_is_refused_beside_arrays():
 def test_threads_compute_the_same():
     x, weights = attention_inputs()
 
-    def work(_):
+    def compute_gradients(_):
         return torch.autograd.grad(compute_attention_loss(x, weights, attention_graph()), (x, weights))
 
-    expected = work(0)
+    expected = compute_gradients(0)
     with ThreadPoolExecutor(4) as pool:
-        assert all(all(map(torch.equal, got, expected)) for got in pool.map(work, range(80)))
+        assert all(all(map(torch.equal, got, expected)) for got in pool.map(compute_gradients, range(80)))
 
 
-def among_fake_tensors(work):
+def call_among_fake_tensors(work):
     with FakeTensorMode(allow_non_fake_inputs=True):
         work()
 
 
 MODES = {
-    "fake tensors": among_fake_tensors,
+    "fake tensors": call_among_fake_tensors,
     "inference mode": lambda work: torch.inference_mode()(work)(),
     "make_fx": lambda work: make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(
         torch.ones(1)
@@ -339,16 +341,16 @@ MODES = {
 
 
 @pytest.mark.parametrize("under", MODES)
-def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under):
+def test_graph_first_used_in_any_mode_keeps_ordinary_tensors(under):
     x, weights = (t.detach() for t in attention_inputs())
     value = compute_attention_loss(x, weights, attention_graph())
     expected = torch.func.grad(compute_attention_loss)(x, weights, attention_graph())
     prepared, called, built = attention_graph(), attention_graph(), []
 
-    def call():
+    def use_called_graph():
         compute_attention_loss(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, called)
 
-    for work in (prepared.prepare, call, lambda: built.append(attention_graph())):
+    for work in (prepared.prepare, use_called_graph, lambda: built.append(attention_graph())):
         MODES[under](work)
     program = torch.compile(compute_attention_loss, backend="aot_eager")
     for graph in (prepared, called, built[0]):

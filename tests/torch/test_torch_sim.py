@@ -43,23 +43,23 @@ def make_ethane(vacuum=None):
     return atoms
 
 
-def close(got, expected, tolerance=ROUNDING):
+def assert_close(got, expected, tolerance=ROUNDING):
     np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def check_results(results, structures):
+def compare_with_ase(results, structures):
     """Compare the results of a batch with the ASE calculator's results for each structure."""
     calculator, atom = trigraph.ase.Calculator(make_potential()), 0
     assert list(results) == ["energy", "forces", "stress", "energies"]
     assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
     for i, atoms in enumerate(structures):
         own, atom = slice(atom, atom + len(atoms)), atom + len(atoms)
-        close(results["energy"][i], calculator.get_potential_energy(atoms))
-        close(results["forces"][own], calculator.get_forces(atoms))
-        close(results["energies"][own], calculator.get_potential_energies(atoms))
-        close(results["energies"][own].sum(), calculator.get_potential_energy(atoms))
+        assert_close(results["energy"][i], calculator.get_potential_energy(atoms))
+        assert_close(results["forces"][own], calculator.get_forces(atoms))
+        assert_close(results["energies"][own], calculator.get_potential_energies(atoms))
+        assert_close(results["energies"][own].sum(), calculator.get_potential_energy(atoms))
         if atoms.cell.rank == 3:
-            close(results["stress"][i], calculator.get_stress(atoms).take([[0, 5, 4], [5, 1, 3], [4, 3, 2]]))
+            assert_close(results["stress"][i], calculator.get_stress(atoms).take([[0, 5, 4], [5, 1, 3], [4, 3, 2]]))
         else:
             assert results["stress"][i].isnan().all()
 
@@ -72,14 +72,14 @@ def check_results(results, structures):
     ],
     ids=["periodic", "free"],
 )
-def test_batch(structures, model):
+def test_batched_results_agree_with_ase(structures, model):
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
-    check_results(model(state), structures)
+    compare_with_ase(model(state), structures)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers", "system_idx")}
-    check_results(model(fields), structures)
+    compare_with_ase(model(fields), structures)
 
 
-def test_slab(model):
+def test_slab_results_agree_with_ase(model):
     """A slab's results agree with ASE; `pbc` is per direction (as in newer torch-sim), and `system_idx` is absent."""
     slab = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     slab.rattle(0.05, seed=3)
@@ -89,12 +89,12 @@ def test_slab(model):
         "pbc": torch.tensor(slab.pbc),
         "atomic_numbers": torch.tensor(slab.numbers),
     }
-    check_results(model(state), [slab])
+    compare_with_ase(model(state), [slab])
     captured = trigraph.torch.compile_potential(make_potential(), capture=True)
-    check_results(trigraph.torch_sim.Model(captured, per_atom_energies=True)(state), [slab])
+    compare_with_ase(trigraph.torch_sim.Model(captured, per_atom_energies=True)(state), [slab])
 
 
-def test_validation_of_torch_sim(model):
+def test_model_passes_torch_sims_validation(model):
     model.compute_forces = model.compute_stress = False
     validate_model_outputs(model, model.device, model.dtype)  # torch-sim's own check of energy, forces and stress
     assert model.compute_forces
@@ -116,7 +116,7 @@ def relax_with_cells(model, structures, number):
     return state
 
 
-def test_relaxation_of_cells(model):
+def test_relaxed_cells_agree_with_ase(model):
     """Relaxed cells agree with ASE, whose cell matrices are transposed."""
     structures = [build_sheared_crystal(), build_sheared_crystal().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
@@ -126,12 +126,12 @@ def test_relaxation_of_cells(model):
         atoms.calc = trigraph.ase.Calculator(make_potential())
         FIRE(FrechetCellFilter(atoms), logfile=None, fa=1.0).run(fmax=0, steps=10)
         assert np.abs(atoms.cell - before).max() > 0.01
-        close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXATION_TOLERANCE)
-        close(relaxed.positions, atoms.positions, RELAXATION_TOLERANCE)
-        close(relaxed.energy[0], atoms.get_potential_energy(), RELAXATION_TOLERANCE)
+        assert_close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXATION_TOLERANCE)
+        assert_close(relaxed.positions, atoms.positions, RELAXATION_TOLERANCE)
+        assert_close(relaxed.energy[0], atoms.get_potential_energy(), RELAXATION_TOLERANCE)
 
 
-def test_requested_results(model):
+def test_only_requested_results_are_returned(model):
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     model.per_atom_energies = False
     assert list(model(state)) == ["energy", "forces", "stress"]
@@ -154,10 +154,10 @@ def test_dtype_follows_the_parameters(model):
     results = model(state.to(model.device, model.dtype))
     for name, values in results.items():
         assert values.dtype == torch.float32
-        close(values, expected[name].numpy(), 500 * 2**-24)
+        assert_close(values, expected[name].numpy(), 500 * 2**-24)
 
 
-def test_skin(model, monkeypatch):
+def test_neighbors_are_reused_within_the_skin(model, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or a cell or the skin has changed."""
     structures = [build_sheared_crystal(), make_ethane(5.0)]
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
@@ -165,35 +165,35 @@ def test_skin(model, monkeypatch):
     search = type(kept.model).neighbors
     monkeypatch.setattr(type(kept.model), "neighbors", lambda *a, **k: calls.append(1) or search(*a, **k))
 
-    def searches():
+    def count_searches():
         before = len(calls)
         results = kept(state)
         found = len(calls) - before
         for name, expected in model(state).items():
-            close(results[name], expected.numpy())
+            assert_close(results[name], expected.numpy())
         return found
 
-    assert [searches(), searches()] == [1, 0]
+    assert [count_searches(), count_searches()] == [1, 0]
     state.positions[2, 1] += 0.19
-    assert searches() == 0
+    assert count_searches() == 0
     state.positions[2, 1] += 0.02
-    assert [searches(), searches()] == [1, 0]
+    assert [count_searches(), count_searches()] == [1, 0]
     state.cell = state.cell * 1.001
-    assert [searches(), searches()] == [1, 0]
+    assert [count_searches(), count_searches()] == [1, 0]
     kept.skin = 0.5
-    assert [searches(), searches()] == [1, 0]
+    assert [count_searches(), count_searches()] == [1, 0]
     kept.skin = 0.0
-    assert searches() == 1
+    assert count_searches() == 1
 
 
-class Springs(torch.nn.Module):
+class ModelWithoutAtomicEnergies(torch.nn.Module):
     """A model without atomic energies."""
 
     def energy_forces_stress(self, z, pos, batch, cell, pbc):
         return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))
 
 
-def test_bad_input(model):
+def test_torch_sim_model_refuses_bad_input(model):
     with expect_error("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
     with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
@@ -201,7 +201,7 @@ def test_bad_input(model):
     with expect_error("ValueError: Model: skin is -1.0; expected ..."):
         trigraph.torch_sim.Model(make_potential(), skin=-1)
     with expect_error("TypeError: Model: skin is 1 and Springs has no neighbors; expected skin=0"):
-        trigraph.torch_sim.Model(Springs(), skin=1)
+        trigraph.torch_sim.Model(ModelWithoutAtomicEnergies(), skin=1)
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
     with expect_error("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
@@ -210,7 +210,7 @@ def test_bad_input(model):
         model(fields | {"cell": state.cell.numpy()})
     with expect_error("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(fields | {"cell": state.cell.repeat(2, 1, 1)})
-    springs = trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)
+    springs = trigraph.torch_sim.Model(ModelWithoutAtomicEnergies().double(), per_atom_energies=True)
     text = "per_atom_energies is True; expected False, as Springs returns no atomic energies"
     with expect_error(f"ValueError: Model: {text}"):
         springs(state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu")))

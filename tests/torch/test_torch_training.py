@@ -14,23 +14,23 @@ from trigraph.torch.nn import ForceField
 STRUCTURE_SIZES = (5, 6, 4, 7)  # numbers of atoms in four structures
 
 
-def select_structures(chosen):
+def make_clusters(chosen):
     return [make_cluster(STRUCTURE_SIZES[i], seed=i) for i in chosen]
 
 
 @pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
-def test_ranks_share_a_batch(tmp_path):
+def test_gradients_of_two_ranks_equal_one(tmp_path):
     """Gradients of two ranks (this process and another) with half of a batch each agree with one rank's."""
     field = ForceField(make_model(**SMALL))
-    halves = [(copy.deepcopy(field), select_structures(chosen)) for chosen in ((0, 1), (2, 3))]
+    halves = [(copy.deepcopy(field), make_clusters(chosen)) for chosen in ((0, 1), (2, 3))]
     ranks = run_two_ranks(tmp_path, compute_divided_gradients, halves)
-    expected = compute_gradients(field, select_structures(range(4)))
+    expected = compute_gradients(field, make_clusters(range(4)))
     for gradients in ranks:
         for got, whole in zip(gradients, expected, strict=True):
             assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
 
 
-def test_averaged_weights():
+def test_averaged_model_computes_with_averaged_weights():
     model, (z, pos) = make_model(**SMALL), make_cluster(5)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
     average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
@@ -45,7 +45,7 @@ def test_averaged_weights():
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
-def test_mixed_precision(half):
+def test_autocast_keeps_energies_and_forces_float32(half):
     """Under autocast, linear layers use half precision; bases, total energies, forces and gradients are float32."""
     model, seen = make_model(**SMALL).float(), {}
     for module in model.modules():
@@ -68,15 +68,15 @@ def test_mixed_precision(half):
     assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
 
 
-def test_blocks_that_are_computed_again_in_the_backward():
+def test_checkpointed_blocks_give_equal_gradients():
     field = ForceField(make_model(**SMALL))
-    expected = compute_gradients(copy.deepcopy(field), select_structures((0, 1)))
+    expected = compute_gradients(copy.deepcopy(field), make_clusters((0, 1)))
     for block in field.potential.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, compute_gradients(field, select_structures((0, 1))), expected))
+    assert all(map(torch.equal, compute_gradients(field, make_clusters((0, 1))), expected))
 
 
-def test_parameters_of_a_call():
+def test_functional_call_uses_given_parameters():
     """torch.func.functional_call uses the parameters that it receives."""
     model, (z, pos) = make_model(**SMALL), make_cluster(5)
     before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}

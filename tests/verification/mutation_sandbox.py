@@ -75,7 +75,7 @@ class Sandbox:
         self._checkout, self._build, self._site = folder / "checkout", folder / "build", folder / "site"
         self._installed = Path(trigraph.__file__).parent
         self._copy_checkout()
-        self._configure()
+        self._configure_build()
 
     def _copy_checkout(self) -> None:
         """Copy the checkout, and the installed package with the fast-path library for this CPU only."""
@@ -84,7 +84,7 @@ class Sandbox:
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         for level in list_runnable_levels():
             if level != self._level:  # the libraries of other levels are not rebuilt
-                (self._site / "trigraph" / self._fast(level)).unlink()
+                (self._site / "trigraph" / self._get_fast_library_path(level)).unlink()
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in filter(lambda name: name and (ROOT / name).is_file(), listed.split("\0")):
@@ -94,7 +94,7 @@ class Sandbox:
             if installed.is_file() and installed.read_bytes() != copy.read_bytes():
                 raise RuntimeError(f"{name} differs from what is installed; `make .venv/installed` installs it")
 
-    def _configure(self) -> None:
+    def _configure_build(self) -> None:
         """Configure meson with a wrapper of fypp that does not rewrite unchanged output."""
         search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         wrapper = self._folder / "bin" / "fypp"
@@ -128,26 +128,26 @@ class Sandbox:
         return self._site / "trigraph" / name.removeprefix("src/trigraph/")
 
     @staticmethod
-    def _fast(level: str) -> str:
+    def _get_fast_library_path(level: str) -> str:
         return f"fortran/libtrigraph_{level}.so"
 
-    def _libraries(self, backend: str, family: str) -> list[str]:
+    def _list_libraries(self, backend: str, family: str) -> list[str]:
         """Return the libraries that determine the results of a family in a backend."""
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         return {
-            "fortran": [self._fast(self._level)],
+            "fortran": [self._get_fast_library_path(self._level)],
             "fortran-reference": [f"fortran/{name}{suffix}" for name in ("_reference", "_judge")],
             "gpu-host": [f"gpu/_host_{family}{suffix}"],
         }.get(backend, [])
 
-    def verify(self, backend: str, family: str) -> str:
+    def verify_family(self, backend: str, family: str) -> str:
         """Build and verify a family in a backend; return the failure, or "" if all checks pass.
 
         For the reference, all backends are verified, since the judge is built from it.
 
         Raises RuntimeError if the build fails, or if the failing unit also fails with the original sources.
         """
-        libraries = self._libraries(backend, family)
+        libraries = self._list_libraries(backend, family)
         if libraries:
             self._build_with("ninja", "-C", str(self._build), *libraries)
         for library in libraries:
@@ -166,16 +166,16 @@ class Sandbox:
         (*_, failure) = [f"status {done.returncode}", *done.stderr.splitlines()]
         return "hangs" if done.stderr.startswith("Timeout") else failure
 
-    def verify_change(self, file: str, text: str, family: str) -> str:
+    def verify_changed_source(self, file: str, text: str, family: str) -> str:
         """Replace the text of one source, verify a family, and restore the source and the libraries built from it."""
         backend = find_backend(file)
         places = self._checkout / file, self._place_in_site(file)
         try:
             for place in places:
                 place.write_text(text)
-            return self.verify(backend, family)
+            return self.verify_family(backend, family)
         finally:
             for place in places:
                 shutil.copy(ROOT / file, place)
-            for library in self._libraries(backend, family):
+            for library in self._list_libraries(backend, family):
                 shutil.copy(self._installed / library, self._site / "trigraph" / library)

@@ -50,9 +50,9 @@ GNO = {
     },
     "src/trigraph/backends/third_gno.py": {
         "the first layer of a direction selects": 'add({"params": ⟦layers(params, x["params"]) → x["params"]⟧}',
-        "a replaced layer is differentiated": 'drop_second_layer(direction)⟦, "second" → ⟧)',
+        "a replaced layer is differentiated": 'zero_second_layer(direction)⟦, "second" → ⟧)',
         "a replaced layer stays in the direction": "of_params is None else ⟦layers(of_params, None) → of_params⟧}",
-        "features stay in the direction along z": '(a, {**drop_second_layer(c)⟦, "features": None → ⟧})',
+        "features stay in the direction along z": '(a, {**zero_second_layer(c)⟦, "features": None → ⟧})',
         "a product of directions is left out": "for s, t in ((a, c),⟦ (c, a) → ⟧)",
         "NaN in a direction of an inactive unit": "finite = [⟦xp.where(xp.isfinite(x), x, 0) → x⟧ for",
     },
@@ -60,7 +60,7 @@ GNO = {
         "a product with the values of parts": "others = [n for n in PARTS if not k & n⟦ → and not (k and n)⟧ and",
     },
     "gpu/gno.py": {
-        "rows after the last position keep what they were": "⟦        sums.clear_unused(graph, to_coords)\n → ⟧",
+        "rows after the last position keep what they were": "⟦        sums.zero_unused_rows(graph, to_coords)\n → ⟧",
     },
 }
 DIMENET = {
@@ -108,7 +108,7 @@ DIMENET = {
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_pull.cuh": {
         "harmonics of one warp": "⟦(sums[i] + sums[SIZE + i]) → sums[i]⟧ + (sums[2 * SIZE + i]",
-        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
+        "second derivative of P_l dropped": "compute_angle_energy += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
     "gpu/kernels/hyper_dual.cuh": {
         "a product without one of its mixed terms": "+ x.along_a * y.along_c⟦ + x.along_c * y.along_a → ⟧ +",

@@ -44,7 +44,7 @@ def test_pictures_without_data_are_removed(tmp_path, environment):
     assert {p.name for p in tmp_path.iterdir()} == files
 
 
-def test_page_order_and_self_containment(tmp_path, environment):
+def test_page_is_ordered_and_self_contained(tmp_path, environment):
     checks = invent_checks()
     bad = replace(checks[0], error=math.nan, note="KeyError: '<script>x</script> &'", trace="Traceback:\nKeyError: 'x'")
     absent = replace(bad, backend="f", kind="not offered", error=7, note="why")
@@ -74,12 +74,12 @@ def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, mo
     for fails_at in range(len(before)):
         calls = iter(range(100))
 
-        def fail_to_write(path, content, calls=calls, fails_at=fails_at):
+        def write_until_full(path, content, calls=calls, fails_at=fails_at):
             if next(calls) == fails_at:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return good(path, content)
 
-        monkeypatch.setattr(pathlib.Path, "write_bytes", fail_to_write)
+        monkeypatch.setattr(pathlib.Path, "write_bytes", write_until_full)
         with pytest.raises(OSError, match="No space left"):
             write_report(tmp_path, assemble_report(other, environment), other)
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

@@ -10,18 +10,18 @@ from trigraph.verification import bessel, physics, structures
 from trigraph.verification.run import plan_run
 from trigraph.verification.subjects import Subject, make_backend_subject
 
-SHIPPED = {s.name: s for s in structures.list_default_structures()}
+SHIPPED = {s.name: s for s in structures.load_default_structures()}
 
 
 def make_wrong_subject(operator, change):
     """Return pyref with the result of one operator modified by `change`."""
     right = make_backend_subject("pyref")
 
-    def call(op, values, wrt):
+    def compute_wrong_fields(op, values, wrt):
         fields = right.call(op, values, wrt)
         return {**fields, **change(fields, values)} if op.name == operator else fields
 
-    return Subject("spoilt", False, call)
+    return Subject("spoilt", False, compute_wrong_fields)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBE
 
 
 @pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
-def test_a_mistake_is_found(kind, wrong, expected, ethanol):
+def test_physics_checks_find_wrong_backends(kind, wrong, expected, ethanol):
     checks = physics.CHECKS[kind](make_wrong_subject(*wrong), ethanol, physics.INVOLVED[kind][0])
     failures = [c for c in checks if not c.passed]
     assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in failures}
@@ -75,10 +75,10 @@ def test_a_mistake_is_found(kind, wrong, expected, ethanol):
 
 @pytest.mark.parametrize("kind", physics.CHECKS)
 def test_an_exception_is_a_finding(kind, ethanol):
-    def call(op, values, wrt):
+    def raise_runtime_error(op, values, wrt):
         raise RuntimeError("no memory")
 
-    for c in physics.CHECKS[kind](Subject("broken", False, call), ethanol, "agg_edge_to_edge_bwd"):
+    for c in physics.CHECKS[kind](Subject("broken", False, raise_runtime_error), ethanol, "agg_edge_to_edge_bwd"):
         assert not c.passed
         assert "no memory" in c.note
 
@@ -95,11 +95,11 @@ def test_closed_forms_are_found():
         return {"sbf_rad": sbf.reshape(len(x), -1)}
 
     subject = make_wrong_subject("radial_basis_fwd", use_closed_form)
-    checks = bessel.check_bessel(subject, bessel.make_decades_case("float32", 0))
+    checks = bessel.check_bessel(subject, bessel.make_radial_basis_case("float32", 0))
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
-def test_shipped_structures():
+def test_shipped_structures_have_valid_edges():
     assert set(SHIPPED) == {"benzene", "ethanol", "copper slab with CO", "rock salt"}
     for s in SHIPPED.values():
         length = np.linalg.norm(s.vec, axis=1)
@@ -107,7 +107,7 @@ def test_shipped_structures():
         assert length.min() > 0
         assert length.max() < s.cutoff == 5.0
         assert (s.graph.reverse_edge >= 0).all()
-        assert s.note == s.remark(False) == ""
+        assert s.note == s.describe_exclusions(False) == ""
     assert SHIPPED["rock salt"].graph.max_parallel_edges > 1
     assert SHIPPED["rock salt"].graph.num_nodes == 2
 
@@ -115,7 +115,7 @@ def test_shipped_structures():
 def test_the_default_run_does_not_need_ase(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase", None)
     monkeypatch.setitem(sys.modules, "ase.io", None)
-    assert len(structures.list_default_structures()) == 4
+    assert len(structures.load_default_structures()) == 4
     assert plan_run(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
     with pytest.raises(ValueError, match=r"need ASE: pip install ase"):
         structures.read_structure("some.xyz", 5.0)
@@ -136,14 +136,14 @@ def write_xyz(tmp_path, *lines):
         (("H 0 0 0", "H 0 nan 1"), r"some\.xyz: .*finite"),
     ],
 )
-def test_bad_structures(tmp_path, lines, message):
+def test_unusable_structure_files_raise_value_error(tmp_path, lines, message):
     pytest.importorskip("ase")
     with pytest.raises(ValueError, match=message):
         structures.read_structure(write_xyz(tmp_path, *lines), 5.0)
 
 
 @pytest.mark.parametrize("kind", ["one atom and its images", "no triplets", "too many triplets"])
-def test_structures_at_the_limits(kind):
+def test_physics_checks_pass_for_limiting_structures(kind):
     build = pytest.importorskip("ase.build")
     atoms = {
         "one atom and its images": lambda: build.bulk("Cu"),

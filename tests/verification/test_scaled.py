@@ -40,7 +40,7 @@ def estimate_derivative(function, x, step=1e-5):
 
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
-def test_scales(operation_results, number):
+def test_scales_obey_the_rules_of_operations(operation_results, number):
     """Scales add in sums, obey the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
     results, (x, scale_x, y, scale_y) = operation_results[number], NUMBERS[number]
     expected = {
@@ -82,38 +82,40 @@ def multiply_scaled(a, b):
     return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
 
 
-def divide(a, b):
+def divide_scaled(a, b):
     return a[0] / b[0], a[1] / abs(b[0]) + abs(a[0]) * b[1] / b[0] ** 2
 
 
-def add(a, b, sign=1):
+def add_scaled(a, b, sign=1):
     return a[0] + sign * b[0], a[1] + b[1]
 
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
-def test_derivatives(operation_results, number):
+def test_dual_numbers_obey_the_rules_of_calculus(operation_results, number):
     """The dual numbers (x, y) and (y, x) keep the values of x and y; their derivatives obey the rules of calculus."""
     results, (value_x, scale_x, value_y, scale_y) = operation_results[number], NUMBERS[number]
     x, y = (value_x, scale_x), (value_y, scale_y)
     minus_y, zero = (-value_y, scale_y), (0, 0)
     minus_sine = (-results["sin"][0], results["sin"][1])
     expected = {
-        "add": add(y, x),
-        "subtract": add(y, x, -1),
+        "add": add_scaled(y, x),
+        "subtract": add_scaled(y, x, -1),
         "subtract_integer": y,
         "subtract_from_integer": minus_y,
         "negate": minus_y,
         "multiply": (value_y**2 + value_x**2, scale_y**2 + scale_x**2),
         "multiply_integer": (-3 * value_y, 3 * scale_y),
-        "times": add(multiply_scaled(y, y), multiply_scaled(x, x)),
-        "divide": divide(add(y, multiply_scaled(divide(x, y), x), -1), y),
+        "times": add_scaled(multiply_scaled(y, y), multiply_scaled(x, x)),
+        "divide": divide_scaled(add_scaled(y, multiply_scaled(divide_scaled(x, y), x), -1), y),
         "divide_integer": (value_y / -3, scale_y / 3),
         "scale": (value_y / 8, scale_y / 8),
         "sin": multiply_scaled(results["cos"], y),
         "cos": multiply_scaled(minus_sine, y),
         "exp": multiply_scaled(results["exp"], y),
-        "tanh": multiply_scaled(add((1, 1), multiply_scaled(results["tanh"], results["tanh"]), -1), y),
-        "sqrt": divide(add(multiply_scaled(x, y), multiply_scaled(y, x)), [2 * n for n in results["sqrt"]]),
+        "tanh": multiply_scaled(add_scaled((1, 1), multiply_scaled(results["tanh"], results["tanh"]), -1), y),
+        "sqrt": divide_scaled(
+            add_scaled(multiply_scaled(x, y), multiply_scaled(y, x)), [2 * n for n in results["sqrt"]]
+        ),
     }
     expected |= dict.fromkeys(("input", "integer", "exponent", "at_most", "at_most_integer", "at_least_integer"), zero)
     assert {n.removeprefix("derivative_") for n in results if n.startswith("derivative_")} == expected.keys()

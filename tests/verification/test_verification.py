@@ -19,7 +19,7 @@ from trigraph.fortran.threads import get_num_threads
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden, subjects
 from trigraph.verification.cases import build_case, list_variants
-from trigraph.verification.properties import list_other_levels
+from trigraph.verification.properties import list_levels_to_compare
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
@@ -32,14 +32,16 @@ def execute_units(units):
     return [check for unit in units for check in unit.execute()]
 
 
-def test_a_small_run_by_two_processes(tmp_path):
+def test_two_processes_make_all_planned_checks(tmp_path):
     """A small run in two processes makes all planned checks, including every kind of check."""
     options = ["--operator", "basis_embedding_radial", "--backend", "fortran", "--backend", "judge", "--jobs", "2"]
     result = CliRunner().invoke(main, ["verify", *options, "--report", str(tmp_path)])
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
-    expected = COMMON_KINDS | {"differences", "threads", "golden"} | ({"levels"} if list_other_levels()[1] else set())
+    expected = (
+        COMMON_KINDS | {"differences", "threads", "golden"} | ({"levels"} if list_levels_to_compare()[1] else set())
+    )
     assert set(report["checks"]["kind"]) >= expected
 
 
@@ -78,16 +80,16 @@ def test_processes_share_the_processors(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     before = dict(os.environ)
-    with isolated._sharing_processors(1):
+    with isolated._limit_library_threads(1):
         assert dict(os.environ) == before
-    with isolated._sharing_processors(2):
+    with isolated._limit_library_threads(2):
         variables = {name: os.environ[name] for name in isolated.SHARING}
         assert variables == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
     assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize("name", ["gno_aggregate_bwd", "gno_aggregate", "gno"])
-def test_selections(name):
+def test_only_selected_operators_are_checked(name):
     threads = get_num_threads()
     units = plan_run([name], ["pyref"], ["float32"], seed=7)
     checks = execute_units(u for u in units if "regular" in u.label and u.label.endswith("accuracy"))
@@ -119,7 +121,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
     name = "gno_kernel_bwd2"
     good = subjects.FUNCTIONS[name]
 
-    def list_failed(function):
+    def list_failed_checks(function):
         monkeypatch.setitem(subjects.FUNCTIONS, name, function)
         units = [u for u in plan_run([name], ["pyref"], ["float64"]) if u.label.endswith("calls")]
         return {(c.kind, c.case, c.field) for u in units for c in u.execute() if not c.passed}
@@ -133,15 +135,15 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
             result.params[...] = np.nextafter(result.params, np.inf)
         return result
 
-    def ones(gg_coords, wrt=None, **arguments):
+    def replace_none_by_ones(gg_coords, wrt=None, **arguments):
         gg = np.ones_like(arguments["coords"]) if gg_coords is None else gg_coords
         return good(gg_coords=gg, wrt=wrt, **arguments)
 
-    assert ("repeat", "regular, coords alone", "coords") in list_failed(ignore_wrt)
+    assert ("repeat", "regular, coords alone", "coords") in list_failed_checks(ignore_wrt)
     alone = {f"{v}, params alone" for v in (*VARIANTS, "no edges")}
-    assert {case for _, case, _ in list_failed(change_last_bit)} == alone
+    assert {case for _, case, _ in list_failed_checks(change_last_bit)} == alone
     without = {("accuracy", f"{v}, gg_coords=None") for v in VARIANTS}
-    assert {(kind, case) for kind, case, _ in list_failed(ones)} == without
+    assert {(kind, case) for kind, case, _ in list_failed_checks(replace_none_by_ones)} == without
 
 
 # Golden vectors: search, missing files, and detection of changed values.
@@ -170,7 +172,7 @@ def test_every_definition_has_packaged_vectors():
     assert set(OPERATORS) - alone <= operators
 
 
-def test_packaged_vectors_suffice(empty_golden_folder):
+def test_missing_vectors_are_skipped_outside_ci(empty_golden_folder):
     assert sorted(golden.find_golden_files()) == sorted(PACKAGED_NAMES)
     assert golden.list_missing_vectors() == MISSING_NAMES
     assert golden.check_missing_vectors() == []
@@ -190,7 +192,7 @@ def test_missing_vectors_fail_under_ci(empty_golden_folder, monkeypatch):
 
 
 def test_a_clone_without_a_directory_passes_under_ci(monkeypatch):
-    monkeypatch.setattr(golden, "golden_directory", lambda: None)
+    monkeypatch.setattr(golden, "find_golden_directory", lambda: None)
     monkeypatch.setenv("CI", "true")
     assert golden.check_missing_vectors() == []
     assert golden.list_missing_vectors() == MISSING_NAMES
@@ -210,7 +212,7 @@ def read_vector(name, operator):
         ("gno_d1_H8_Fi1_Fo8", "gno_kernel_fwd", np.nan, True),
     ],
 )
-def test_a_changed_value_is_noticed(name, operator, change, single):
+def test_changed_golden_value_is_noticed(name, operator, change, single):
     """A change of the largest value is detected, also in golden vectors that were computed in float32."""
     right = replace(read_vector(name, operator), single=single)
     ways = [*((subjects.make_backend_subject("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]

@@ -12,11 +12,11 @@ from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
 from trigraph.verification import cases, nonfinite, structures, tolerances
 from trigraph.verification.accuracy import check_accuracy, compute_scaled_error, describe_wrong_form
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.judged import JudgedCase, list_all_operators, list_main_operators
+from trigraph.verification.judged import JudgedCase, list_all_operators, list_fwd_bwd_bwd2
 from trigraph.verification.nonfinite import REPLACEMENTS
 from trigraph.verification.real import build_real_case, list_real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
-from trigraph.verification.settings import parse_restriction, parse_setting
+from trigraph.verification.settings import parse_case_name, parse_restriction
 from trigraph.verification.subjects import make_backend_subject
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
@@ -32,9 +32,9 @@ def find_case(name, variant_name, dtype="float64", **setting):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     """A restriction to one case's settings keeps that case, with all its attributes, and hardly any others."""
-    op = list_main_operators(definition)[0].name
+    op = list_fwd_bwd_bwd2(definition)[0].name
     for variant in cases.list_variants(definition):
-        words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
+        words = [f"{name}={value}" for name, (value,) in parse_case_name(variant.label, definition).items()]
         kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
         assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # GAT settings may differ only in a number
@@ -47,8 +47,8 @@ def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
             cases.build_case(definition, variant, dtype, seed)
             for dtype, seed in (("float32", 0), ("float64", 0), ("float64", 0), ("float64", 1))
         )
-        check_form(single)
-        check_form(one)
+        assert_arguments_fit_table(single)
+        assert_arguments_fit_table(one)
         assert dict(one.sizes) == dict(single.sizes)
         assert one.inputs == other.inputs
         for name in (a.name for a in one.inputs):
@@ -59,13 +59,13 @@ def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
             assert not any(rows.any() for rows in bad.values())
 
 
-def check_form(case):
-    for op in list_main_operators(case.definition):
+def assert_arguments_fit_table(case):
+    for op in list_fwd_bwd_bwd2(case.definition):
         arguments = case.arguments(op)
-        assert tuple(arguments) == op.parameters
+        assert tuple(arguments) == op.parameter_names
         sizes = bind_sizes(op, arguments)
         assert {**case.sizes, **sizes} == dict(case.sizes)
-        for array in op.select_present(arguments):
+        for array in op.select_present_arguments(arguments):
             value = arguments[array.name]
             assert value.shape == evaluate_shape(array, case.sizes)
             assert value.dtype == case.dtype
@@ -111,7 +111,7 @@ def test_kinks_that_are_nan_are_violations(monkeypatch):
 LENGTHS = {256, 257, 512}
 
 
-def count_lengths(index, count):
+def count_row_lengths(index, count):
     return np.bincount(index, minlength=count)
 
 
@@ -120,14 +120,14 @@ def has_critical_lengths(counts):
     return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
 
 
-def test_rows_end_where_pieces_end():
+def test_boundary_cases_have_all_critical_row_lengths():
     graph = find_case("mha_gat_n2n", "boundaries").values["graph"]
-    of_sources, of_rows = count_lengths(graph.indices, graph.num_src_nodes), count_lengths(graph.edge_ids, 0)
+    of_sources, of_rows = count_row_lengths(graph.indices, graph.num_src_nodes), count_row_lengths(graph.edge_ids, 0)
     assert all(map(has_critical_lengths, (np.diff(graph.offsets), of_sources, of_rows)))
     graph = find_case("agg_edge_to_edge", "boundaries").values["graph"]
     for ends in (graph.src, graph.dst):
-        assert set(count_lengths(ends, graph.num_nodes)) >= LENGTHS
-    assert count_lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
+        assert set(count_row_lengths(ends, graph.num_nodes)) >= LENGTHS
+    assert count_row_lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
     definition = BY_NAME["interaction_bilinear"]
     for variant in (v for v in cases.list_variants(definition) if v.name == "boundaries"):
         values = cases.build_case(definition, variant, "float64", 0).values
@@ -136,14 +136,14 @@ def test_rows_end_where_pieces_end():
 
 
 @pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
-def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
+def test_every_setting_has_skewed_and_boundary_cases(definition):
     for name in ("skewed", "boundaries", "regular"):
         settings = [v.setting for v in cases.list_variants(definition) if v.name == name]
         assert all(setting in settings for setting in definition.settings)
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
-def test_small_blocks_are_several(name):
+def test_small_blocks_split_sums_into_several_blocks(name):
     """With `small_blocks`, sums are split into several blocks, which changes their last bits."""
     (*_, variant) = cases.list_hub_variants(BY_NAME[name], 20_000, "positive")
     case = cases.build_case(BY_NAME[name], variant, "float32", 0)
@@ -156,7 +156,7 @@ def test_small_blocks_are_several(name):
     assert all(usual[f].tobytes() == again[f].tobytes() for f in usual)
 
 
-def test_small_blocks_of_the_device_are_several():
+def test_small_device_blocks_have_256_rows():
     from trigraph.gpu import sums
 
     assert len(list(sums.iterate_blocks(1000, 8))) == 1
@@ -164,15 +164,15 @@ def test_small_blocks_of_the_device_are_several():
         assert list(sums.iterate_blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
 
 
-def test_spoilers_are_in_two_places_each():
+def test_replaced_elements_are_at_stated_places():
     array = np.zeros((7, 3))
     places = [np.flatnonzero(~np.isfinite(nonfinite._replace_elements(array, s))).tolist() for s in REPLACEMENTS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
     assert not np.isnan(pyref.agg_weighted_n2n_fwd(**find_case("agg_weighted_n2n", "regular").values)[0]).any()
 
 
-@pytest.mark.parametrize("structure", structures.list_default_structures(), ids=lambda s: s.name)
-def test_a_patch_of_a_structure_has_as_many_triplets_as_are_allowed(structure):
+@pytest.mark.parametrize("structure", structures.load_default_structures(), ids=lambda s: s.name)
+def test_structure_patch_nearly_uses_the_triplet_budget(structure):
     for budget in (structures.PATCH_TRIPLETS, structures.WHOLE_TRIPLETS):
         some = structure.limit_triplets(budget)
         triplets = np.bincount(some.dst, minlength=len(some.positions))[some.src].sum()
@@ -191,7 +191,7 @@ def test_a_real_input_that_lacks_an_argument_is_named():
         build_real_case(without_params, BY_NAME["gno_message"], "float64", 0, patch=True)
 
 
-def make_triple(values, scale=None):
+def make_judge_triple(values, scale=None):
     values = np.asarray(values, float)
     return np.stack([values, np.zeros_like(values), abs(values) if scale is None else np.asarray(scale, float)])
 
@@ -201,31 +201,31 @@ def test_the_rule_counts_epsilons_of_the_scale():
         eps = np.finfo(dtype).eps
         assert tolerances.eps(dtype) == eps
         got = np.array([1, 1 + 3 * eps], dtype)
-        assert compute_scaled_error(got, make_triple([1, 1]), dtype) == pytest.approx(3)
-        assert compute_scaled_error(got, make_triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
+        assert compute_scaled_error(got, make_judge_triple([1, 1]), dtype) == pytest.approx(3)
+        assert compute_scaled_error(got, make_judge_triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
     lo = np.array([[1.0], [1e-17], [1.0]])  # the judge's value is high + low
     assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
 @pytest.mark.parametrize("where", ["got", "hi", "lo", "scale"])
 def test_a_nan_anywhere_is_no_agreement(where):
-    got, reference = np.ones(5), make_triple(np.ones(5))
+    got, reference = np.ones(5), make_judge_triple(np.ones(5))
     target = {"got": got, "hi": reference[0], "lo": reference[1], "scale": reference[2]}[where]
     target[2] = np.nan
     assert math.isnan(compute_scaled_error(got, reference, "float64"))
 
 
-def test_infinities_and_zero_scales():
-    assert not compute_scaled_error(np.array([np.inf]), make_triple([1.0]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([1.0]), make_triple([np.inf]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([np.inf]), make_triple([np.inf]), "float64") <= 1e300
-    assert compute_scaled_error(np.array([1e-300]), make_triple([0.0]), "float64") > 1e7
-    assert compute_scaled_error(np.array([0.0]), make_triple([0.0]), "float64") == 0
-    assert compute_scaled_error(np.zeros((0, 3)), make_triple(np.zeros((0, 3))), "float64") == 0
+def test_infinities_and_zero_scales_give_large_errors():
+    assert not compute_scaled_error(np.array([np.inf]), make_judge_triple([1.0]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([1.0]), make_judge_triple([np.inf]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([np.inf]), make_judge_triple([np.inf]), "float64") <= 1e300
+    assert compute_scaled_error(np.array([1e-300]), make_judge_triple([0.0]), "float64") > 1e7
+    assert compute_scaled_error(np.array([0.0]), make_judge_triple([0.0]), "float64") == 0
+    assert compute_scaled_error(np.zeros((0, 3)), make_judge_triple(np.zeros((0, 3))), "float64") == 0
 
 
-def test_form_is_exact():
-    field, sizes = list_main_operators(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
+def test_wrong_shapes_and_dtypes_are_described():
+    field, sizes = list_fwd_bwd_bwd2(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
     good = np.zeros((4, 6), np.float32)
     assert describe_wrong_form(good, field, sizes, "float32") == ""
     for bad in (good.astype(np.float64), good.T, good[:3], good[None], good.astype(">f4"), good.tolist(), None, 0.0):
@@ -236,7 +236,7 @@ def test_saturated_attention_is_saturated():
     """In the saturated case, most but not all attention weights are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = find_case("mha_gat_n2n", "saturated", "float32")
-    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_main_operators(definition)[0])).softmax_scores[1]
+    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_fwd_bwd_bwd2(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
@@ -244,7 +244,7 @@ def test_saturated_attention_is_saturated():
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_every_sum_has_as_many_terms(definition):
+def test_every_hub_sum_has_the_stated_terms(definition):
     degree = 100
     for data in ("positive", "constant"):
         for variant in cases.list_hub_variants(definition, degree, data):
@@ -287,13 +287,13 @@ def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
     definition, op = BY_NAME["gno_aggregate"], OPERATORS["gno_aggregate_fwd"]
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: sum_naively(**arguments))
 
-    def errors(degree):
+    def list_passed(degree):
         (variant,) = cases.list_hub_variants(definition, degree, "constant")
         judged = JudgedCase(cases.build_case(definition, variant, "float32", 0))
         return [c.passed for c in check_accuracy(make_backend_subject("fortran"), judged, op)]
 
-    assert all(errors(500))
-    assert not all(errors(10_000))
+    assert all(list_passed(500))
+    assert not all(list_passed(10_000))
 
 
 def test_the_bound_of_equal_terms_is_half_their_number():
@@ -308,7 +308,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
 
 @pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
 @pytest.mark.parametrize("chunk", [128, 256])
-def test_partial_sums_wait_at_every_level(degree, chunk):
+def test_hub_degrees_fill_every_summation_level(degree, chunk):
     """Hubs have 2^k - 1 full chunks and a remainder, so that pairwise summation has a pending sum at every level."""
     whole = (degree - 1) // chunk
     assert whole > 1

@@ -47,7 +47,7 @@ def hangs(**arguments):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def module_folder(tmp_path, monkeypatch):
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "mine.py").write_text(MODULE)
@@ -71,13 +71,13 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
         ("interrupts", 1, "KeyboardInterrupt"),
     ],
 )
-def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, status, message):
+def test_crashing_or_hanging_functions_fail_the_run(module_folder, function, status, message):
     timeout = "1" if function == "hangs" else "100"
     result = CliRunner().invoke(main, [*OPTIONS, f"mine:{function}", "--timeout", timeout])
     assert result.exit_code == status, result.output
     assert message in result.stdout
     if function == "hangs":
-        wait_until(lambda: not any(map(is_running, (folder / "pids").read_text().split())))
+        wait_until(lambda: not any(map(is_running, (module_folder / "pids").read_text().split())))
     planned, last = int(result.stdout.split()[1].replace(",", "")), result.stdout.splitlines()[-1].split()
     assert planned >= 20
     alive = int(last[0]) + int(last[3]) >= planned
@@ -85,7 +85,7 @@ def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, stat
     assert ("planned checks were run" in result.stderr) != alive
 
 
-def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
+def test_an_import_that_fails_is_status_2_with_its_traceback(module_folder):
     result = CliRunner().invoke(main, [*OPTIONS, "raises:f"])
     assert result.exit_code == 2
     for text in ("Traceback (most recent call last)", "raises.py", r"RuntimeError: half \x1b built"):
@@ -100,9 +100,9 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
 )
-def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
+def test_signal_ends_workers_and_their_children(module_folder, number):
     """A signal to the main process ends its workers and their children, even if the tested function never returns."""
-    command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], folder / "pids", []
+    command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], module_folder / "pids", []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
@@ -121,23 +121,25 @@ def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
         process.communicate()
 
 
-def invent_checks(count, checks):
-    def make():
+def make_unit_of_checks(count, checks):
+    def return_or_raise():
         if isinstance(checks, BaseException):
             raise checks
         return checks
 
-    return units.unit_of("a unit", 1.0, lambda: [units.Task(OPERATOR, "pyref", "float64", count, make)])
+    return units.make_unit(
+        "a unit", 1.0, lambda: [units.CheckTask(OPERATOR, "pyref", "float64", count, return_or_raise)]
+    )
 
 
 CHECK = Check(OPERATOR, "pyref", "float64", "accuracy", "regular", "kernel", 1.0, 8.0)
 
 
 def test_checks_that_are_missing_are_a_failed_check():
-    assert invent_checks(1, [CHECK]).execute() == [CHECK]
-    assert invent_checks(1, [CHECK, replace(CHECK, kind="empty")]).execute()[0].passed
+    assert make_unit_of_checks(1, [CHECK]).execute() == [CHECK]
+    assert make_unit_of_checks(1, [CHECK, replace(CHECK, kind="empty")]).execute()[0].passed
     for count, outcome in ((1, []), (2, [CHECK]), (1, [CHECK, CHECK]), (1, SystemExit(0)), (1, ValueError("x"))):
-        unit = invent_checks(count, outcome)
+        unit = make_unit_of_checks(count, outcome)
         assert unit.planned() == count
         failed = [c for c in unit.execute() if not c.passed]
         assert [(c.kind, c.operator, c.backend) for c in failed] == [("complete", OPERATOR, "pyref")]

@@ -85,7 +85,7 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("function", "derivative", "degree", "steps", "says"), REJECTED)
-def test_what_is_rejected(function, derivative, degree, steps, says):
+def test_unsuitable_curves_are_rejected_with_reason(function, derivative, degree, steps, says):
     problem = assess_function(function, derivative, degree, steps).problem
     assert problem
     assert says in problem

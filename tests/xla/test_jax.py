@@ -36,7 +36,7 @@ SMALL = [pytest.param(*c, marks=[pytest.mark.slow] * (c[0].family == "dimenet"))
 
 
 @pytest.fixture(autouse=True)
-def _x64():
+def _enable_x64():
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield
@@ -50,19 +50,19 @@ def bind_case(case, function=None):
     inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
     keywords = {n: v for n, v in case.values.items() if n not in inputs}
 
-    def forward(x, graphs=keywords):
+    def compute_outputs(x, graphs=keywords):
         result = function(**x, **{**keywords, **graphs})
         fields = [f.name for f in OPERATORS[f"{spec.name}_fwd"].fields]
         result = dict(zip(fields, result if isinstance(result, tuple) else (result,), strict=True))
         return {a.name: result[a.name] for a in spec.outputs}
 
-    return forward, inputs
+    return compute_outputs, inputs
 
 
 def compute_in_numpy(case, order):
     op = OPERATORS[f"{case.definition.name}_{ORDERS[order]}"]
     result = getattr(trigraph, op.name)(**case.arguments(op))
-    return {op.fields[0].name: result} if op.single else result._asdict()
+    return {op.fields[0].name: result} if op.returns_array else result._asdict()
 
 
 def assert_equal(got, expected):
@@ -78,18 +78,18 @@ def test_bits_are_those_of_numpy(spec, variant):
     g = {n.removeprefix("grad_"): jnp.asarray(v) for n, v in case.grads.items()}
     gg = {n: jnp.asarray(case.ggs[f"gg_{n}"]) for n in x}
 
-    def pull(g, x):
+    def compute_vjp(g, x):
         return jax.vjp(forward, x)[1](g)[0]
 
-    def all_orders(g, x):
-        gradients, pull2 = jax.vjp(pull, g, x)
+    def compute_all_orders(g, x):
+        gradients, pull2 = jax.vjp(compute_vjp, g, x)
         along = jax.jvp(forward, (x,), (gg,))[1]
         return forward(x), gradients, pull2(gg), along
 
-    right, compiled = case, jax.jit(all_orders)
+    right, compiled = case, jax.jit(compute_all_orders)
     # NaN inputs affect the results that bwd reuses; derivatives must be NaN only where NumPy's are.
     spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
-    for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
+    for run, name in ((compute_all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
         if name is not None:
             values = {**x, name: x[name].at[(1,) + (0,) * (x[name].ndim - 1)].set(np.nan)}
             case = replace(right, values={**right.values, name: np.asarray(values[name])})
@@ -105,26 +105,26 @@ def test_bits_are_those_of_numpy(spec, variant):
 def bind_plain_form(case):
     """Return the operator's plain JAX implementation as a function of its inputs."""
     spec = case.definition
-    kind = OPERATORS[f"{spec.name}_fwd"].graph
+    kind = OPERATORS[f"{spec.name}_fwd"].graph_kind
     names = [n for n, _ in kind.forward + kind.fast + kind.reverse] if kind else []
-    arrays = {n: jnp.asarray(a) for n in names if (a := kind.find(n, case.values)) is not None}
+    arrays = {n: jnp.asarray(a) for n in names if (a := kind.find_attribute(n, case.values)) is not None}
     return lambda x: PLAIN[spec.name](arrays | x, case.sizes | case.values)
 
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
-def test_every_order_and_mode(spec, variant):
+def test_derivatives_in_every_mode_agree_with_plain_form(spec, variant):
     """Derivatives along a line, in any sequence of forward and reverse mode, agree with the plain implementation."""
     case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
 
-    def line(f):
+    def restrict_to_line(f):
         return lambda t: sum(
             (weights[n] * jnp.sin(y)).sum() for n, y in f({n: v + t * direction[n] for n, v in x.items()}).items()
         )
 
-    def derivatives(f, sequences):
+    def yield_derivatives(f, sequences):
         modes = {"r": jax.grad, "f": jax.jacfwd}
         for sequence in sequences:
             function = f
@@ -132,10 +132,10 @@ def test_every_order_and_mode(spec, variant):
                 function = modes[mode](function)
             yield function
 
-    ours, theirs = line(forward), line(bind_plain_form(case))
+    ours, theirs = restrict_to_line(forward), restrict_to_line(bind_plain_form(case))
     sequences = ("", "rr", "rf", "fr", "ff", "rrr", "rff")
-    got = jax.jit(lambda t: [f(t) for f in derivatives(ours, sequences)])(0.0)
-    expected = jax.jit(lambda t: [f(t) for f in derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
+    got = jax.jit(lambda t: [f(t) for f in yield_derivatives(ours, sequences)])(0.0)
+    expected = jax.jit(lambda t: [f(t) for f in yield_derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
     for sequence, value in zip(sequences, got, strict=True):
         right = expected[len(sequence)]
         # The tolerance allows for sums of hundreds of terms, in which a few digits cancel.
@@ -154,7 +154,7 @@ def mesh():
 
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
-def test_gradients_under_shard_map(spec, variant, mesh):
+def test_gradients_under_shard_map_agree_with_plain_form(spec, variant, mesh):
     """If the first and last inputs vary along two mesh axes, derivatives of the sum agree with the plain form."""
     case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
@@ -165,31 +165,33 @@ def test_gradients_under_shard_map(spec, variant, mesh):
     tangents = jnp.array([1.0, 0.5]), jnp.array([-0.5, 1.0]), direction
     specs = P("i"), P("j"), P()
 
-    def compute_on_device(f, i, j, x):
+    def compute_local_loss(f, i, j, x):
         moved = dict(x)
         for name, step in zip(ends, (i, j), strict=True):
             moved[name] = moved[name] + step[0] * direction[name]
         return sum((weights[n] * jnp.sin(y)).sum() for n, y in f(moved).items())
 
-    def psum(*arguments):
-        return jax.lax.psum(compute_on_device(forward, *arguments), ("i", "j"))
+    def sum_over_devices(*arguments):
+        return jax.lax.psum(compute_local_loss(forward, *arguments), ("i", "j"))
 
-    def expected(i, j, x):
-        return sum(compute_on_device(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
+    def sum_plain_form(i, j, x):
+        return sum(compute_local_loss(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
 
-    def gradient(f):
+    def make_gradient(f):
         return jax.grad(f, (0, 1, 2))
 
-    def along(f):
+    def make_directional_derivative(f):
         return lambda *arguments: jax.jvp(f, arguments, tangents)[1]
 
-    outside = jax.shard_map(psum, mesh=mesh, in_specs=specs, out_specs=P())
-    inside = jax.shard_map(gradient(psum), mesh=mesh, in_specs=specs, out_specs=specs)
+    outside = jax.shard_map(sum_over_devices, mesh=mesh, in_specs=specs, out_specs=P())
+    inside = jax.shard_map(make_gradient(sum_over_devices), mesh=mesh, in_specs=specs, out_specs=specs)
 
-    def derivatives(f):
-        return jax.jit(lambda *a: (f(*a), gradient(f)(*a), gradient(along(f))(*a)))(*steps, x)
+    def compute_derivatives(f):
+        return jax.jit(lambda *a: (f(*a), make_gradient(f)(*a), make_gradient(make_directional_derivative(f))(*a)))(
+            *steps, x
+        )
 
-    got, right = derivatives(outside), derivatives(expected)
+    got, right = compute_derivatives(outside), compute_derivatives(sum_plain_form)
     first, second = jax.jit(lambda *a: jax.jvp(inside, a, tangents))(*steps, x)
     for one, other in ((got, right), (first, right[1]), (second, right[2])):
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
@@ -203,13 +205,13 @@ def small_case():
     src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
     graph = CSC.from_coo(src, dst, 6, 6)
 
-    def f(x, w, graph=graph):
+    def compute_weighted_mean(x, w, graph=graph):
         return tj.agg_weighted_n2n(x, w, graph, op="mean").output_embedding
 
-    return graph, jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.uniform(1, 2, 15)), f
+    return graph, jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.uniform(1, 2, 15)), compute_weighted_mean
 
 
-def test_transforms(small_case):
+def test_jax_transforms_give_correct_results(small_case):
     graph, x, w, f = small_case
     from jax.test_util import check_grads
 
@@ -225,29 +227,31 @@ def test_transforms(small_case):
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), jax.tree.map(jnp.asarray, graph))
     assert_equal({"": jax.jit(jax.vmap(gradient, (0, None, 0)))(batch[:2], w, graphs)[0]}, {"": expected})
 
-    def step(carry, _):
+    def take_gradient_step(carry, _):
         return carry - 0.1 * gradient(carry, w, graph), None
 
-    scanned_steps = jax.jit(lambda x: jax.lax.scan(step, x, None, length=3)[0])(x)
+    scanned_steps = jax.jit(lambda x: jax.lax.scan(take_gradient_step, x, None, length=3)[0])(x)
     one_by_one = x
     for _ in range(3):
-        one_by_one = step(one_by_one, None)[0]
+        one_by_one = take_gradient_step(one_by_one, None)[0]
     np.testing.assert_allclose(scanned_steps, one_by_one, rtol=1e-12)
     hessian = jax.hessian(energy)(x, w, graph)
     np.testing.assert_allclose(hessian, jax.jacrev(gradient)(x, w, graph), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
     at, a, b = (x, w), (x * x, w - 1), (1 - x, w * w)
 
-    def second(a):  # the second derivative along a and b is linear in a
+    def compute_second_derivative(a):  # the second derivative along a and b is linear in a
         return jax.jvp(lambda q: jax.jvp(lambda p: f(*p), (q,), (a,))[1], (at,), (b,))[1].sum()
 
-    slope = jax.grad(second)(a)
-    np.testing.assert_allclose(sum((s * d).sum() for s, d in zip(slope, a, strict=True)), second(a), rtol=1e-10)
+    slope = jax.grad(compute_second_derivative)(a)
+    np.testing.assert_allclose(
+        sum((s * d).sum() for s, d in zip(slope, a, strict=True)), compute_second_derivative(a), rtol=1e-10
+    )
     _, linear = jax.linearize(lambda x: f(x, w), x)
     assert_equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
 
 
-def compute_in_jax_numpy(x, w, graph):
+def compute_mean_in_jax_numpy(x, w, graph):
     """Compute the weighted mean of the fixture `small_case` with jax.numpy."""
     edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
     sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
@@ -259,35 +263,42 @@ def test_transforms_inside_shard_map(small_case, mesh):
     """Gradients agree with jax.numpy for scan, vmap, cast weights and per-device graphs inside shard_map."""
     graph, x, w, f = small_case
     graph = jax.tree.map(jnp.asarray, graph)
-    np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
+    np.testing.assert_allclose(f(x, w), compute_mean_in_jax_numpy(x, w, graph), rtol=1e-12)
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), graph)
     cast = getattr(jax.lax, "pcast", None)
 
-    def scanned(f, x, w):
+    def apply_by_scan(f, x, w):
         return jax.lax.scan(lambda carry, _: (jnp.tanh(f(carry, w, graph)), None), x, None, length=3)[0]
 
-    def mapped(f, x, w):
+    def apply_by_vmap(f, x, w):
         return jax.vmap(lambda x: f(x, w, graph))(jnp.stack([x, x * x]))
 
-    def cast_weights(f, x, w):
+    def apply_with_cast_weights(f, x, w):
         w = w if cast is None else cast(w, ("i",), to="varying")
         return f(x, w, graph)
 
-    def replicated(f, x, w):
+    def apply_to_replicated(f, x, w):
         return x * f(jnp.stack([jnp.sin(w[:6])] * 3, 1), w, graph).sum()
 
-    def remembered(f, x, w):
+    def apply_with_checkpoint(f, x, w):
         return jax.checkpoint(lambda x: f(x, w, graph))(x)
 
-    cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
-    for case, check in [*cases, (scanned, False), (mapped, False)]:  # the last two cases use check_vma=False
+    cases = [
+        (case, True)
+        for case in (apply_by_scan, apply_by_vmap, apply_with_cast_weights, apply_to_replicated, apply_with_checkpoint)
+    ]
+    for case, check in [
+        *cases,
+        (apply_by_scan, False),
+        (apply_by_vmap, False),
+    ]:  # the last two cases use check_vma=False
 
-        def compute_on_device(f, x, w, case=case):
+        def compute_local_loss(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
 
         results = []
-        for function in (f, compute_in_jax_numpy):
-            local = partial(compute_on_device, function)
+        for function in (f, compute_mean_in_jax_numpy):
+            local = partial(compute_local_loss, function)
             both = P(None, "i"), P()
             options = {"mesh": mesh, "in_specs": both, "check_vma": check}
             outside = jax.grad(jax.shard_map(local, out_specs=P(), **options), (0, 1))
@@ -297,13 +308,13 @@ def test_transforms_inside_shard_map(small_case, mesh):
         for a, b in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=f"{case.__name__}, {check}")
 
-    def of_graphs(f, x, w, graphs):
+    def compute_loss_of_own_graph(f, x, w, graphs):
         return jax.lax.psum((f(x, w, jax.tree.map(lambda a: a[0], graphs)) ** 3).sum(), "i")
 
     specs = P(), P(), P("i")
     summed = [
-        jax.shard_map(partial(of_graphs, g), mesh=mesh, in_specs=specs, out_specs=P())
-        for g in (f, compute_in_jax_numpy)
+        jax.shard_map(partial(compute_loss_of_own_graph, g), mesh=mesh, in_specs=specs, out_specs=P())
+        for g in (f, compute_mean_in_jax_numpy)
     ]
     for a, b in zip(*(jax.jit(jax.grad(g, (0, 1)))(x, w, graphs) for g in summed), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
@@ -313,7 +324,7 @@ def test_transforms_inside_shard_map(small_case, mesh):
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_a_graph_that_was_first_used_under_a_mesh(small_case, mesh, explicit):
+def test_graph_works_after_first_use_under_mesh(small_case, mesh, explicit):
     graph, x, w, f = small_case
     expected = f(x, w)
     graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
@@ -344,7 +355,7 @@ def test_graphs_are_pytrees(small_case):
         jax.jit(lambda g: tj.agg_edge_to_edge(*arrays, g, 2, 1, "edge"))(parallel)
 
 
-def test_bad_input(small_case):
+def test_jax_functions_refuse_bad_input(small_case):
     graph, x, w, f = small_case
     gone = x + 1
     gone.delete()

@@ -25,7 +25,7 @@ Counts = Mapping[str, int]
 GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-class CaseGraphs(ABC):
+class CaseGraphBuilder(ABC):
     """One kind of graph (`trigraph.table.GRAPHS`), or no graph, in the cases of its definitions.
 
     Methods return graph objects by argument name (none in this base class), and update `sizes` in place. `members` is
@@ -35,12 +35,14 @@ class CaseGraphs(ABC):
     variants: tuple[Variant, ...]
     members: str
 
-    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_variant_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> GraphsAndInputs:
         """Return the graph objects of a variant, and input arrays that depend on the graphs."""
         return {}, {}
 
     @abstractmethod
-    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return graph objects with a row of `variant.degree` terms for every sum, and inputs that depend on them.
 
         Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only hubs
@@ -63,8 +65,8 @@ class CaseGraphs(ABC):
         return {}
 
 
-class NoGraphCases(CaseGraphs):
-    """Implementation of `CaseGraphs` for definitions without a graph."""
+class NoGraphBuilder(CaseGraphBuilder):
+    """Implementation of `CaseGraphBuilder` for definitions without a graph."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -82,13 +84,13 @@ class NoGraphCases(CaseGraphs):
     )
     members = "num_edges"
 
-    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Set the number of edges, because in these cases the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 
 
-def shuffle_row_numbers(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_rows_of_members(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the row of each member, in random order, given the row lengths."""
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 

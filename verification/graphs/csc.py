@@ -10,7 +10,7 @@ from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
 
-def has_rows_at_positions(case: Case) -> bool:
+def uses_positions_as_rows(case: Case) -> bool:
     """Return whether a case's graph is a CSC in which position p uses row p of the edge arrays."""
     graph = case.values.get("graph")
     return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
@@ -36,8 +36,8 @@ def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generato
     return src, dst
 
 
-class CSCCases(base.CaseGraphs):
-    """Implementation of `CaseGraphs` for `trigraph.CSC`."""
+class CSCBuilder(base.CaseGraphBuilder):
+    """Implementation of `CaseGraphBuilder` for `trigraph.CSC`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -62,13 +62,18 @@ class CSCCases(base.CaseGraphs):
     )
     members = "num_positions"
 
-    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_variant_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> base.GraphsAndInputs:
         """Return the graph of a variant, and update `sizes`."""
         if variant.name == "square":
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]
         if variant.name == "boundaries":
             sizes |= {"num_src_nodes": len(base.BY_SOURCE), "num_dst_nodes": len(base.BY_DESTINATION)}
-            src, dst = base.shuffle_row_numbers(base.BY_SOURCE, rng), base.shuffle_row_numbers(base.BY_DESTINATION, rng)
+            src, dst = (
+                base.draw_rows_of_members(base.BY_SOURCE, rng),
+                base.draw_rows_of_members(base.BY_DESTINATION, rng),
+            )
         else:
             src, dst = _draw_edges(variant, sizes, rng)
         order = rng.permutation(len(src))
@@ -81,7 +86,7 @@ class CSCCases(base.CaseGraphs):
             # There are as many rows as positions. Three rows are unused; the other rows are drawn with replacement.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
-            rows, edge_ids = len(base.BY_ROW), base.shuffle_row_numbers(base.BY_ROW, rng).astype(variant.index)
+            rows, edge_ids = len(base.BY_ROW), base.draw_rows_of_members(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
             # 600 positions, more than two chunks, share one row; every other position has its own row.
             rows = count - 599
@@ -101,7 +106,9 @@ class CSCCases(base.CaseGraphs):
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
 
-    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_hub_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> base.GraphsAndInputs:
         """Give destination 0 `degree` in-edges, each from a different source, and source 0 `degree` out-edges.
 
         The out-edges share one row of the edge arrays, whose gradient is therefore also a long sum.
@@ -142,7 +149,7 @@ class CSCCases(base.CaseGraphs):
                 (graph.edge_ids, "num_edges"),
             )
         )
-        if has_rows_at_positions(case):
+        if uses_positions_as_rows(case):
             rows = None
         sizes = (before[n] + case.sizes[n] + after[n] for n in ("num_src_nodes", "num_dst_nodes"))
         number = before["num_edges"] + case.sizes["num_edges"] + after["num_edges"]

@@ -6,12 +6,18 @@ import numpy as np
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.verification.case import Case
-from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, draw_batch_groups, draw_permutations
+from trigraph.verification.graphs.base import (
+    CaseGraphBuilder,
+    Counts,
+    GraphsAndInputs,
+    draw_batch_groups,
+    draw_permutations,
+)
 from trigraph.verification.kinds import Variant
 
 
-class EdgeCases(CaseGraphs):
-    """Implementation of `CaseGraphs` for `trigraph.EdgeGraph`."""
+class EdgeGraphBuilder(CaseGraphBuilder):
+    """Implementation of `CaseGraphBuilder` for `trigraph.EdgeGraph`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -29,14 +35,16 @@ class EdgeCases(CaseGraphs):
     )
     members = "num_positions"
 
-    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_variant_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
         Edges connect atoms in a skew cell; reverse edges have opposite vectors. A third of the edges have no reverse.
         Periodic cells yield parallel edges (images of one neighbour) and edges from an atom to its own image.
         """
         if variant.name == "boundaries":
-            return _draw_boundary_edges(variant, sizes, rng)
+            return _draw_boundary_graph(variant, sizes, rng)
         nodes = sizes["num_nodes"]
         pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
         near = 1 if variant.name in ("periodic", "wide") else 0
@@ -69,14 +77,14 @@ class EdgeCases(CaseGraphs):
         sizes["num_edges"] = graph.num_edges
         return {"graph": graph}, {"vec": vec}
 
-    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Give node n, where n is the degree, n in-edges and an edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
         src = np.concatenate([every, [count], np.full(count, count + 1)])
         dst = np.concatenate([np.full(count, count), [count + 1], every + count + 2])
         vec = rng.uniform(0.5, 1.5, (len(src), 3))
-        if variant.data == "constant":
+        if variant.distribution == "constant":
             vec[:] = vec[0]
         graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), 2 * count + 2, vec=vec)
         sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
@@ -133,7 +141,7 @@ def renumber_graph(
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
-def _draw_boundary_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+def _draw_boundary_graph(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
     """Return a graph with nodes that have 256, 257 or 512 in-edges and two out-edges, or vice versa.
 
     To limit triplets, in-edges come from nodes 2 to 11, and out-edges lead to nodes 12 to 21, except one to node 2.

@@ -17,8 +17,8 @@ SEGMENT_SIZES = {
 }
 
 
-class SegmentCases(base.CaseGraphs):
-    """Implementation of `CaseGraphs` for `trigraph.Segments`."""
+class SegmentsBuilder(base.CaseGraphBuilder):
+    """Implementation of `CaseGraphBuilder` for `trigraph.Segments`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -35,7 +35,9 @@ class SegmentCases(base.CaseGraphs):
     )
     members = "num_triplets"
 
-    def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_variant_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> base.GraphsAndInputs:
         """Return `triplets` and, if the definition has them, `atoms` and `idx_in`."""
         if variant.name == "boundaries":
             return _draw_boundary_segments(variant, sizes, rng), {}
@@ -45,7 +47,7 @@ class SegmentCases(base.CaseGraphs):
             sizes |= {"num_triplets": 5, "num_edges": 3}
         absent = {name for name, value in variant.setting.items() if value is None}
         graphs: dict[str, Segments | None] = {
-            "triplets": _draw_members(variant, sizes["num_triplets"], sizes["num_edges"], rng),
+            "triplets": _draw_segments(variant, sizes["num_triplets"], sizes["num_edges"], rng),
             "atoms": None,
             "idx_in": None,
         }
@@ -54,14 +56,16 @@ class SegmentCases(base.CaseGraphs):
         if "atoms" in absent or (sizes["num_edges"] and not sizes["num_outputs"]):
             sizes["num_outputs"] = sizes["num_edges"]
         else:
-            graphs["atoms"] = _draw_members(variant, sizes["num_edges"], sizes["num_outputs"], rng)
+            graphs["atoms"] = _draw_segments(variant, sizes["num_edges"], sizes["num_outputs"], rng)
         if "idx_in" in absent or (sizes["num_triplets"] and not sizes["num_inputs"]):
             sizes["num_inputs"] = sizes["num_triplets"]
         else:
-            graphs["idx_in"] = _draw_members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
+            graphs["idx_in"] = _draw_segments(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
         return graphs, {}
 
-    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_hub_graphs(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> base.GraphsAndInputs:
         """Return an edge with `degree` triplets, an atom with all other edges, and an input with half of the triplets.
 
         The edge with `degree` triplets is the last: after a dominant first term, all later additions in a sum over
@@ -127,7 +131,7 @@ class SegmentCases(base.CaseGraphs):
         }
 
 
-def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
+def _draw_segments(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
     """Draw segments, of which the last and a middle one are empty; in "skewed", one segment has most of the members."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
@@ -143,19 +147,19 @@ def _draw_boundary_segments(
     several = "num_outputs" in sizes
     total, index = int(base.BY_DESTINATION.sum()), variant.index
 
-    def make_segments(lengths: np.ndarray) -> Segments:
-        return Segments(base.shuffle_row_numbers(lengths, rng).astype(index), len(lengths))
+    def draw_segments_of_lengths(lengths: np.ndarray) -> Segments:
+        return Segments(base.draw_rows_of_members(lengths, rng).astype(index), len(lengths))
 
     # If edges are summed into atoms, there are as many edges as triplets, so most edges have no triplets.
     lengths = base.BY_DESTINATION
     if several:
         lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))
-    graphs: dict[str, Segments | None] = {"triplets": make_segments(lengths)}
+    graphs: dict[str, Segments | None] = {"triplets": draw_segments_of_lengths(lengths)}
     sizes |= {"num_triplets": total, "num_edges": len(lengths)}
     if several:
         absent = {name for name, value in variant.setting.items() if value is None}
-        graphs["atoms"] = None if "atoms" in absent else make_segments(base.BY_SOURCE)
-        graphs["idx_in"] = None if "idx_in" in absent else make_segments(base.BY_ROW)
+        graphs["atoms"] = None if "atoms" in absent else draw_segments_of_lengths(base.BY_SOURCE)
+        graphs["idx_in"] = None if "idx_in" in absent else draw_segments_of_lengths(base.BY_ROW)
         sizes |= {"num_outputs": total if "atoms" in absent else len(base.BY_SOURCE)}
         sizes |= {"num_inputs": total if "idx_in" in absent else len(base.BY_ROW)}
     return graphs

@@ -13,8 +13,8 @@ from trigraph.benchmarks.programs import Call, ContenderUnavailable, require_mod
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, choose_workload_sizes, convert_indices
-from trigraph.benchmarks.run import peer_tolerance
-from trigraph.benchmarks.workloads import Case, Peer, make_case, make_front_door_steps
+from trigraph.benchmarks.run import compute_peer_tolerance
+from trigraph.benchmarks.workloads import Case, Peer, make_backend_call, make_case
 from trigraph.table import evaluate
 
 ALONE = True
@@ -24,12 +24,12 @@ DTYPE = np.dtype(np.float32)
 INDICES = ("int64", "int32")
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the names of the workloads, in order of importance."""
-    return [workload.name for workload in WORKLOADS][: target.size(len(WORKLOADS), 1)]
+    return [workload.name for workload in WORKLOADS][: target.choose_size(len(WORKLOADS), 1)]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Time one workload: trigraph with both index dtypes, then trigraph and each peer alternately."""
     workload = next(w for w in WORKLOADS if w.name == part)
     sizes = choose_workload_sizes(target, workload)
@@ -37,7 +37,7 @@ def run(part: str, target: Device, notes: Notes) -> None:
     ours: dict[str, Call] = {}
     for index in INDICES:
         own = case if index == "int64" else convert_indices(case, np.int32)
-        ours[index] = make_front_door_steps(workload, target.backend, own)
+        ours[index] = make_backend_call(workload, target.backend, own)
         measured = measure_alternately(target, {"trigraph": ours[index]})
         times = measured["trigraph"]
         notes.add(
@@ -49,7 +49,7 @@ def run(part: str, target: Device, notes: Notes) -> None:
             samples=times,
             summary=workload.summary,
             sizes=sizes,
-            least=_least_amounts(own, sizes),
+            least=_compute_least_work(own, sizes),
         )
     expected = _compute_results(ours["int64"])
     for name, peer in workload.peers.items():
@@ -59,13 +59,13 @@ def run(part: str, target: Device, notes: Notes) -> None:
         _time_peer(target, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
 
 
-def _least_amounts(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
+def _compute_least_work(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return lower bounds on the work, by ceiling: bytes of arrays and indices, operations, and gathered bytes."""
     indices = [a for graph in case.graphs.values() if graph is not None for a in graph.__reduce__()[1]]
     index_bytes = sum(a.nbytes for a in indices if isinstance(a, np.ndarray))
     return {
-        "copy": case.workload.bytes_moved(sizes, DTYPE) + index_bytes,
-        "float32": case.workload.operations(sizes),
+        "copy": case.workload.count_bytes_moved(sizes, DTYPE) + index_bytes,
+        "float32": case.workload.count_operations(sizes),
         "gather": evaluate(case.workload.gathered, sizes) * DTYPE.itemsize,
     }
 
@@ -79,11 +79,11 @@ def measure_alternately(target: Device, calls: Mapping[str, Call]) -> dict[str, 
     number = {}
     for name, call in calls.items():
         call()
-        number[name] = max(1, round(BLOCK / max(target.seconds(call), 1e-9)))
+        number[name] = max(1, round(BLOCK / max(target.measure_seconds(call), 1e-9)))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(target.size(ROUNDS, 2)):
+    for turn in range(target.choose_size(ROUNDS, 2)):
         for name in list(calls) if turn % 2 == 0 else reversed(list(calls)):
-            times[name].append(target.seconds(calls[name], target.size(number[name], 1)))
+            times[name].append(target.measure_seconds(calls[name], target.choose_size(number[name], 1)))
     return times
 
 
@@ -104,7 +104,10 @@ def _time_peer(
     try:
         require_modules(*peer.requires)
         call = peer.make(case)
-        error, most = compute_relative_error(_compute_results(call), expected), peer_tolerance(DTYPE.name, terms)
+        error, most = (
+            compute_relative_error(_compute_results(call), expected),
+            compute_peer_tolerance(DTYPE.name, terms),
+        )
         if not (error <= most):
             notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **entry)
             return
@@ -120,4 +123,4 @@ def _time_peer(
         gc.collect()
         if "torch" in sys.modules and not target.rehearsal:
             sys.modules["torch"].cuda.empty_cache()
-        target.free_bytes()
+        target.measure_free_bytes()

@@ -20,7 +20,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import compute_with_judge
-from trigraph.verification.subjects import name_fields_of_result
+from trigraph.verification.subjects import convert_result_to_mapping
 
 AT_ONCE = True
 EVERY_OPERATOR = tuple(OPERATORS)
@@ -36,17 +36,17 @@ LARGE = 2**31  # the largest arrays have more elements than this
 Fields = dict[str, Any]
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the names of the checks."""
     return list(CHECKS)
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Run the check called `part`."""
     CHECKS[part](target, notes)
 
 
-def _names(target: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
+def _select_operator_names(target: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
     return names[:2] if target.rehearsal else names
 
 
@@ -62,18 +62,18 @@ def draw_arguments(op: Operator, dtype: str = "float32", variant: str = "regular
 
 def call_operator(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
     """Call an operator's public function; return its results by field."""
-    return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
+    return convert_result_to_mapping(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def find_different_fields(target: Device, got: Fields, right: Fields) -> str:
     """Return the names of fields that differ bitwise."""
-    pairs = {n: (target.hosted(got[n]), target.hosted(value)) for n, value in right.items()}
+    pairs = {n: (target.copy_to_host(got[n]), target.copy_to_host(value)) for n, value in right.items()}
     return ", ".join(
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
     )
 
 
-def _fill_invalid(fields: Fields) -> None:
+def _fill_with_invalid(fields: Fields) -> None:
     """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
@@ -82,15 +82,15 @@ def _fill_invalid(fields: Fields) -> None:
 
 def _check_uninitialized(target: Device, notes: Notes) -> None:
     """Check that results are bitwise identical if workspace, results and `out` are first filled with NaN."""
-    for name in _names(target):
+    for name in _select_operator_names(target):
         op = OPERATORS[name]
-        values = target.moved(draw_arguments(op))
+        values = target.move_to_device(draw_arguments(op))
         right = call_operator(op, values, target.backend)
         out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
-        _fill_invalid(out)
+        _fill_with_invalid(out)
         with target.fill_uninitialized():
             fresh = call_operator(op, values, target.backend)
-            into = call_operator(op, values, target.backend, next(iter(out.values())) if op.single else out)
+            into = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
         wrong = [find_different_fields(target, got, right) for got in (fresh, into)]
         wrong += [n for n, array in out.items() if into[n] is not array]
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
@@ -98,11 +98,11 @@ def _check_uninitialized(target: Device, notes: Notes) -> None:
 
 def _check_unaligned(target: Device, notes: Notes) -> None:
     """Check arrays that start one element after an aligned address, where vector loads are not allowed."""
-    for name in _names(target):
+    for name in _select_operator_names(target):
         op = OPERATORS[name]
         for dtype in ("float32", "float64"):
             arguments = draw_arguments(op, dtype)
-            values = target.moved(arguments)
+            values = target.move_to_device(arguments)
             right = call_operator(op, values, target.backend)
             for key, array in values.items():
                 if isinstance(arguments[key], np.ndarray):
@@ -113,20 +113,20 @@ def _check_unaligned(target: Device, notes: Notes) -> None:
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
-def _list_calls(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
+def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
-    for name in _names(target, SELECTED_OPERATORS):
+    for name in _select_operator_names(target, SELECTED_OPERATORS):
         op = OPERATORS[name]
-        call = partial(call_operator, op, target.moved(draw_arguments(op, variant="skewed")), target.backend)
-        works.append((name, call, target.hosted(call())))
+        call = partial(call_operator, op, target.move_to_device(draw_arguments(op, variant="skewed")), target.backend)
+        works.append((name, call, target.copy_to_host(call())))
     target.synchronize()
     return works
 
 
 def _check_streams(target: Device, notes: Notes) -> None:
     """Check different calls on two concurrent streams."""
-    works, streams = _list_calls(target), [target.stream(), target.stream()]
+    works, streams = _list_calls_with_results(target), [target.make_stream(), target.make_stream()]
     calls: list[tuple[str, Fields, Fields]] = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
@@ -139,11 +139,11 @@ def _check_streams(target: Device, notes: Notes) -> None:
 
 def _check_threads(target: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with its own stream."""
-    works = _list_calls(target)
+    works = _list_calls_with_results(target)
 
-    def work(first: int) -> set[str]:
+    def find_wrong_calls(first: int) -> set[str]:
         wrong = set()
-        with target.stream() as stream:
+        with target.make_stream() as stream:
             for turn in range(ROUNDS):
                 name, call, right = works[(turn + first) % len(works)]
                 got = call()
@@ -153,21 +153,21 @@ def _check_threads(target: Device, notes: Notes) -> None:
         return wrong
 
     with ThreadPoolExecutor(2) as pool:
-        wrong = set[str]().union(*pool.map(work, range(2)))
+        wrong = set[str]().union(*pool.map(find_wrong_calls, range(2)))
     notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
 
 
 def _check_capture(target: Device, notes: Notes) -> None:
     """Check that a captured call can be replayed with new inputs, before and after other calls use the memory pool."""
-    for name in _names(target):
+    for name in _select_operator_names(target):
         op = OPERATORS[name]
-        values = target.moved(draw_arguments(op))
-        results, replay = target.captured(partial(call_operator, op, values, target.backend))
-        for key, value in target.moved(draw_arguments(op, seed=1)).items():
+        values = target.move_to_device(draw_arguments(op))
+        results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
+        for key, value in target.move_to_device(draw_arguments(op, seed=1)).items():
             if hasattr(value, "dtype") and value.shape == values[key].shape:
                 values[key][...] = value
-        right = target.hosted(call_operator(op, values, target.backend))
-        _fill_invalid(results)
+        right = target.copy_to_host(call_operator(op, values, target.backend))
+        _fill_with_invalid(results)
         replay()
         with target.fill_uninitialized():
             again = call_operator(op, values, target.backend)
@@ -181,7 +181,7 @@ def _check_extremes(target: Device, notes: Notes) -> None:
     if explain_unavailable("gpu-host"):
         notes.add("extremes", note=f"left out: gpu-host is {explain_unavailable('gpu-host')}")
         return
-    for name in _names(target):
+    for name in _select_operator_names(target):
         op = OPERATORS[name]
         arguments, wrong = draw_arguments(op), []
         fields = {f.name: f for f in op.fields}
@@ -191,7 +191,7 @@ def _check_extremes(target: Device, notes: Notes) -> None:
                 values = {**arguments, first: np.ldexp(arguments[first], power)}
                 with np.errstate(all="ignore"):
                     right = call_operator(op, values, "gpu-host")
-                    got = target.hosted(call_operator(op, target.moved(values), target.backend))
+                    got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
                     exact = compute_with_judge(op, values)
                 sizes = bind_sizes(op, values)
                 most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
@@ -212,10 +212,10 @@ def _is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.nda
 
 def _check_large_arrays(target: Device, notes: Notes) -> None:
     """Check arrays with more than 2^31 numbers, and graphs with more than 2^24 edges."""
-    xp, limit = target.xp, target.size(LARGE, 2**12)
-    nodes = target.size(2**24, 2**5) + 3
+    xp, limit = target.xp, target.choose_size(LARGE, 2**12)
+    nodes = target.choose_size(2**24, 2**5) + 3
     dim = limit // (nodes - 3) + 1
-    needed, free = 16 * nodes * dim, target.free_bytes()
+    needed, free = 16 * nodes * dim, target.measure_free_bytes()
     if needed > free:
         notes.add("large arrays", None, f"{needed / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
         return
@@ -234,11 +234,13 @@ def _check_large_arrays(target: Device, notes: Notes) -> None:
     edges, width = limit // 1024 + 5, 32
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
-    params = target.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    params = target.move_to_device(
+        np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32)
+    )
     kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=target.backend)
-    tail, weights = (target.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    tail, weights = (target.copy_to_host(a).astype(np.float64) for a in (coords[-64:], params))
     right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
-    error = np.max(np.abs(target.hosted(kernel[-64:]) - right))
+    error = np.max(np.abs(target.copy_to_host(kernel[-64:]) - right))
     notes.add(f"kernel of {edges} edges, 32 x 32", bool(error <= 512 * 2.0**-23 * np.max(np.abs(right))))
 
 

@@ -15,22 +15,22 @@ from trigraph.gpu.instances import INSTANCES, compilation_order
 from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 
-def parts(where: Device) -> list[str]:
+def list_parts(where: Device) -> list[str]:
     """Return the names of the parts: a first call, and all kernels."""
     return ["first call", "kernels"]
 
 
-def run(part: str, where: Device, notes: Notes) -> None:
+def run_part(part: str, where: Device, notes: Notes) -> None:
     """Compile the kernels of a first call, or all kernels, and note times and findings."""
-    (_first_call if part == "first call" else _compile_all)(where, notes)
+    (_time_first_calls if part == "first call" else _compile_all_instances)(where, notes)
 
 
-def _first_call(where: Device, notes: Notes) -> None:
+def _time_first_calls(where: Device, notes: Notes) -> None:
     """Note the times of a small operator's first call, which compiles uncached kernels, and of its second call."""
     import trigraph
 
-    graph = where.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
-    x, w = (where.moved(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
+    graph = where.move_to_device(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
+    x, w = (where.move_to_device(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
     for name in ("first", "second"):
         begun = time.perf_counter()
         trigraph.agg_weighted_n2n_fwd(x, w, graph, backend=where.backend)
@@ -43,16 +43,18 @@ def compile_instance(arguments: tuple[str, str, str]) -> tuple[float, dict[str, 
     (name, family, instance), begun = arguments, time.perf_counter()
     where = make_device(name)
     if where.rehearsal:
-        library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
+        library = launcher.select_runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.COMPILE_AHEAD = False  # do not compile other instances in advance; `_compile_all` requests each of them
-    function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
+    launcher.COMPILE_AHEAD = (
+        False  # do not compile other instances in advance; `_compile_all_instances` requests each of them
+    )
+    function = launcher.select_runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
 
 
-def _compile_all(where: Device, notes: Notes) -> None:
+def _compile_all_instances(where: Device, notes: Notes) -> None:
     """Compile all instances in as many processes as there are processors."""
     names = [(where.backend, family, instance) for family, instances in INSTANCES.items() for instance in instances]
     names = names[::20] if where.rehearsal else sorted(names, key=lambda name: compilation_order(name[2]))
@@ -70,10 +72,10 @@ def _compile_all(where: Device, notes: Notes) -> None:
         slowest=f"{slowest[-1]}, {usages[slowest][0]:.2f} s",
     )
     if not where.rehearsal:
-        _note_local_memory(where, notes, {name: usage for (_, _, name), (_, usage) in usages.items()})
+        _note_unlisted_local_memory(where, notes, {name: usage for (_, _, name), (_, usage) in usages.items()})
 
 
-def _note_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping[str, int]]) -> None:
+def _note_unlisted_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping[str, int]]) -> None:
     """Note the kernels that use local memory (stack or spills) although `gpu/spills.py` does not list them."""
     over = [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
     most = max(usages, key=lambda name: usages[name]["registers"])

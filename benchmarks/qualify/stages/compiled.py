@@ -11,19 +11,19 @@ AT_ONCE, ALONE = True, None
 THREADS = 4  # number of torch's compiler processes per part, each of which imports torch
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return a part for each program and compiled contender, except training on curvature."""
-    return contenders(target, (name for name in NAMES if name not in CURVATURE))
+    return list_compiled_contenders(target, (name for name in NAMES if name not in CURVATURE))
 
 
-def contenders(target: Device, names: Iterable[str]) -> list[str]:
+def list_compiled_contenders(target: Device, names: Iterable[str]) -> list[str]:
     """Return the compiled contenders of programs or, in a rehearsal, trigraph's eager contender."""
     if target.rehearsal:
         return [f"{next(iter(names))}, trigraph"]
     return [f"{name}, {c}" for name in names for c in find_program(name).contenders if c.endswith(COMPILED)]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Compile and time one contender."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads the variable when it is imported
     name, _, contender = part.partition(", ")

@@ -18,18 +18,18 @@ GATHER = Path(__file__).resolve().parents[2] / "gather.cu"
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the name of the only part."""
     return ["device"]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Note versions, properties, clocks and ceilings."""
-    notes.add("environment", collected=collect_environment(), properties=target.properties())
+    notes.add("environment", collected=collect_environment(), properties=target.collect_properties())
     problems = list_tf32_problems()
     notes.add("products are in float32", not problems, "; ".join(problems))
     _note_clocks(notes)
-    notes.add("memory", free_bytes=target.free_bytes())
+    notes.add("memory", free_bytes=target.measure_free_bytes())
     for name, rate, unit in measure_ceilings(target):
         notes.add(f"ceiling: {name}", ceiling=name, value=rate, unit=unit)
 
@@ -51,27 +51,31 @@ def _note_clocks(notes: Notes) -> None:
 def measure_fastest(target: Device, call: Any, number: int = 1) -> float:
     """Return the seconds per call in the fastest round, after a warm-up call."""
     call()
-    return min(target.seconds(call, number) for _ in range(ROUNDS))
+    return min(target.measure_seconds(call, number) for _ in range(ROUNDS))
 
 
 def measure_ceilings(target: Device) -> list[tuple[str, float, str]]:
     """Measure the peak rates of copies, gathers (rows of 256 bytes) and matrix products, and the time of a launch."""
-    nbytes, n = target.size(2**31, 2**20), target.size(8192, 64)
+    nbytes, n = target.choose_size(2**31, 2**20), target.choose_size(8192, 64)
     rates = [("copy", 2 * nbytes / measure_fastest(target, make_copy_call(target.xp.__name__, nbytes, 1)), "bytes/s")]
     products = ("float16", "float32", "float64")
     seconds = {dtype: measure_fastest(target, make_matmul_call(target.xp.__name__, n, dtype)) for dtype in products}
     rates += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
-    width, rows, launches = 64, nbytes // 256, target.size(2000, 20)
+    width, rows, launches = 64, nbytes // 256, target.choose_size(2000, 20)
     table, count = target.xp.ones((rows, width), np.float32), 4 * rows
-    index = target.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
-    rates.append(("launch", measure_fastest(target, _gather(target, table, index[:1]), launches), "s"))
+    index = target.move_to_device(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
+    rates.append(("launch", measure_fastest(target, _make_gather_call(target, table, index[:1]), launches), "s"))
     rates.append(
-        ("gather", count * (4 * width + 4) / measure_fastest(target, _gather(target, table, index)), "bytes/s")
+        (
+            "gather",
+            count * (4 * width + 4) / measure_fastest(target, _make_gather_call(target, table, index)),
+            "bytes/s",
+        )
     )
     return rates
 
 
-def _gather(target: Device, table: Any, index: Any) -> Any:
+def _make_gather_call(target: Device, table: Any, index: Any) -> Any:
     """Return a call that reads the indexed rows of a table and sums them in chunks."""
     xp = target.xp
     if target.rehearsal:

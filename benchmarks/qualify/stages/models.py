@@ -19,7 +19,7 @@ from trigraph.benchmarks.qualify.part import Notes, lock_device
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.bench import measure_alternately
 from trigraph.benchmarks.qualify.stages.torch import explain_missing_torch
-from trigraph.benchmarks.run import peer_tolerance
+from trigraph.benchmarks.run import compute_peer_tolerance
 
 ALONE = None
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("molecules", "slab", "copper"))
@@ -33,14 +33,14 @@ def find_program(name: str) -> Program:
     return next(program for program in PROGRAMS if program.name == name)
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the name of the only part."""
     return ["eager"]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Time trigraph and PyTorch Geometric alternately for all programs or, in a rehearsal, for the first."""
-    for name in NAMES[: target.size(len(NAMES), 1)]:
+    for name in NAMES[: target.choose_size(len(NAMES), 1)]:
         compare_contenders(name, "pyg", target, notes)
 
 
@@ -51,7 +51,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
     import torch
 
     program = find_program(name)
-    sizes = {n: target.size(value, min(value, 3)) for n, value in program.sizes.items()}
+    sizes = {n: target.choose_size(value, min(value, 3)) for n, value in program.sizes.items()}
     calls: dict[str, Call] = {}
     results: dict[str, dict[str, np.ndarray]] = {}
     lines: dict[str, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
             with contextlib.nullcontext() if contender.endswith(COMPILED) else lock_device(exclusive=False):
                 begun = time.perf_counter()
                 with torch.device("cpu" if target.rehearsal else "cuda"):
-                    call = program.prepare(contender, sizes, "float32")
+                    call = program.make_contender_call(contender, sizes, "float32")
                 results[contender] = {n: convert_to_numpy(t) for n, t in call().items()}
         except Exception as error:
             if not (program.is_peer(contender) or isinstance(error, ContenderUnavailable)):
@@ -72,7 +72,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
         calls[contender], lines[contender] = call, {"name": label, "first": time.perf_counter() - begun}
     with lock_device(exclusive=True):
         for contender, call in calls.items():
-            lines[contender]["peak_bytes"] = _peak_bytes(call, target)
+            lines[contender]["peak_bytes"] = _measure_peak_bytes(call, target)
         times = measure_alternately(target, calls)
     for contender, line in lines.items():
         seconds = statistics.median(times[contender])
@@ -80,7 +80,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
         if contender != "trigraph":
             relative_error, most = (
                 compute_relative_error(results[contender], results["trigraph"]),
-                peer_tolerance("float32", program.terms),
+                compute_peer_tolerance("float32", program.terms),
             )
             line |= {"error": relative_error, "ratio": seconds / statistics.median(times["trigraph"])}
             if not (relative_error <= most):
@@ -90,7 +90,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
     return None
 
 
-def _peak_bytes(call: Call, target: Device) -> int:
+def _measure_peak_bytes(call: Call, target: Device) -> int:
     """Return the peak memory of a call above the memory in use before; on a device, memory allocated by torch."""
     import torch
 

@@ -19,12 +19,12 @@ LINE_NUMBERS = "-lineinfo"  # lets the tool report source lines
 FOUND = 20  # maximum number of findings in a note
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return a part for each tool and family or, in a rehearsal, only for the fastest family."""
     return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if target.rehearsal else INSTANCES)]
 
 
-def prefix(part: str, target: Device) -> list[str]:
+def make_command_prefix(part: str, target: Device) -> list[str]:
     """Return the command line of the tool; raise FileNotFoundError if the program is not installed."""
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
@@ -32,15 +32,15 @@ def prefix(part: str, target: Device) -> list[str]:
     return [program, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Run the cases of a family with one allocation per array, because a pool would hide out-of-bounds accesses."""
     if not target.rehearsal:
         target.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
-        notes.add(f"results of {part}", True, number=len(cases.compare_with_judge(part.split()[1], target)))
+        notes.add(f"results of {part}", True, number=len(cases.compare_kernels_with_judge(part.split()[1], target)))
 
 
-def read(part: str, output: str) -> list[dict[str, Any]]:
+def parse_output(part: str, output: str) -> list[dict[str, Any]]:
     """Return a line with the tool's summary and its first findings."""
     count = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output)
     findings = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]

@@ -11,12 +11,12 @@ from trigraph.table import THIRD
 AT_ONCE = True  # parts may run concurrently, because each is one process
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the names of the operators; in a rehearsal, one of them."""
-    return list(THIRD)[: target.size(len(THIRD), 1)]
+    return list(THIRD)[: target.choose_size(len(THIRD), 1)]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """If torch is installed, run the command, which ends the process."""
     from trigraph.cli import main
 
@@ -26,6 +26,6 @@ def run(part: str, target: Device, notes: Notes) -> None:
     return main(["verify", "--framework", "torch", "--device", device, "--operator", part])
 
 
-def read(part: str, output: str) -> list[dict[str, Any]]:
+def parse_output(part: str, output: str) -> list[dict[str, Any]]:
     """Return the command's result if the command ran."""
-    return verify.read(part, output) if output.strip() else []
+    return verify.parse_output(part, output) if output.strip() else []

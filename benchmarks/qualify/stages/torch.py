@@ -27,12 +27,12 @@ TOLERANCES = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
 Fields = dict[str, Any]
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the names of the checks or, in a rehearsal, of the first."""
-    return list(CHECKS)[: target.size(len(CHECKS), 1)]
+    return list(CHECKS)[: target.choose_size(len(CHECKS), 1)]
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Run the check called `part` if torch is installed."""
     if why := explain_missing_torch(target):
         notes.add(part, None, why)
@@ -68,13 +68,13 @@ def _to_tensors(target: Device, value: Any, index: int = 0) -> Any:
     return value
 
 
-def _forward(target: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
-    names = [n for n in OPERATORS[f"{spec.name}_fwd"].parameters if n not in spec.requests]
+def _call_torch_operator(target: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
+    names = [n for n in OPERATORS[f"{spec.name}_fwd"].parameter_names if n not in spec.request_names]
     function, backend = getattr(trigraph.torch, spec.name), target.backend if target.rehearsal else None
     return function(**{n: values[n] for n in names}, backend=backend, **more)
 
 
-def _differentiate(target: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
+def _compute_all_orders(target: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
     """Return the outputs and their derivatives up to third order, from autograd.
 
     The third order is the gradient of the inner product of the second order's fields and the cotangents ggg_.
@@ -85,7 +85,7 @@ def _differentiate(target: Device, spec: Definition, values: Mapping[str, Any]) 
     grads = [f"grad_{a.name}" for a in spec.outputs]
     ggs = [f"gg_{n}" for n in inputs]
     values = {n: v.requires_grad_() if n in (*inputs, *grads, *ggs) else v for n, v in values.items()}
-    result = _forward(target, spec, values)
+    result = _call_torch_operator(target, spec, values)
     outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, a.name) for a in spec.outputs]
     first = torch.autograd.grad(outputs, [values[n] for n in inputs], [values[n] for n in grads], create_graph=True)
     names = [*grads, *inputs]
@@ -110,49 +110,55 @@ def _find_different_fields(fields: Fields, right: Fields, target: Device) -> str
     return find_different_fields(target, arrays, {n: right[n] for n in arrays})
 
 
-def _distance(tensor: Any, right: np.ndarray) -> float:
+def _compute_relative_difference(tensor: Any, right: np.ndarray) -> float:
     """Return the largest difference divided by the largest number in `right`; None counts as zero."""
     got = 0.0 if tensor is None else tensor.detach().cpu().numpy()
     return float(abs(got - right).max(initial=0) / max(abs(right).max(initial=0), 1e-6))
 
 
-def _derivatives(target: Device, notes: Notes) -> None:
+def _check_derivatives(target: Device, notes: Notes) -> None:
     """Check all operators by autograd on each device: forward and two orders bitwise, the third order against pyref."""
     import torch
 
     several = product(range(1 if target.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
-    for index, dtype, spec in islice(several, target.size(1000, 2)):
+    for index, dtype, spec in islice(several, target.choose_size(1000, 2)):
         bwd3, label = THIRD[f"{spec.name}_bwd3"], f"{dtype}, device {index}"
         values = draw_arguments(bwd3, dtype)
-        orders = _differentiate(target, spec, _to_tensors(target, values, index))
+        orders = _compute_all_orders(target, spec, _to_tensors(target, values, index))
         right = call_operator(bwd3, values, "pyref")
-        errors = {n: _distance(t, right[n]) for n, t in orders.pop("bwd3").items()}
+        errors = {n: _compute_relative_difference(t, right[n]) for n, t in orders.pop("bwd3").items()}
         far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= TOLERANCES[dtype]))
         notes.add(f"{bwd3.name}, {label}", not far, far or f"largest error {max(errors.values()):.1e}")
         for order, fields in orders.items():
             op = OPERATORS[f"{spec.name}_{order}"]
-            arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}
-            wrong = _find_different_fields(fields, call_operator(op, target.moved(arguments), target.backend), target)
+            arguments = {n: values.get(n) for n in op.parameter_names if n not in spec.request_names}
+            wrong = _find_different_fields(
+                fields, call_operator(op, target.move_to_device(arguments), target.backend), target
+            )
             notes.add(f"{op.name}, {label}", not wrong, wrong)
 
 
-def _half(target: Device, notes: Notes) -> None:
+def _check_half_precision(target: Device, notes: Notes) -> None:
     """Check bfloat16 embeddings against the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
     values = draw_arguments(op)
-    half = {a.name: values[a.name].astype(find_half_dtype("bfloat16")) for a in op.select_present(values) if a.half}
-    right = call_operator(op, target.moved({**values, **half}), target.backend)
-    out = _forward(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
+    half = {
+        a.name: values[a.name].astype(find_half_dtype("bfloat16"))
+        for a in op.select_present_arguments(values)
+        if a.half
+    }
+    right = call_operator(op, target.move_to_device({**values, **half}), target.backend)
+    out = _call_torch_operator(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
     wrong = _find_different_fields({"output_embedding": out}, right, target)
     notes.add("attention with bfloat16", not wrong, wrong)
     with torch.autocast("cpu" if target.rehearsal else "cuda", torch.bfloat16):
-        out = _forward(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
+        out = _call_torch_operator(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
     notes.add("attention in autocast", out.dtype == torch.float32, str(out.dtype))
 
 
-def _layers(target: Device, notes: Notes) -> None:
+def _check_layers(target: Device, notes: Notes) -> None:
     """Check the outputs and gradients of layers and of a model against the CPU."""
     import torch
 
@@ -186,7 +192,7 @@ def _layers(target: Device, notes: Notes) -> None:
         notes.add(f"{name} against the CPU", close, f"largest error {max(errors):.1e}")
 
 
-def _curvature(target: Device, notes: Notes) -> None:
+def _check_curvature(target: Device, notes: Notes) -> None:
     """Check a third derivative against the CPU: the gradient of a loss of DimeNet++'s Hessian times a vector."""
     import torch
 
@@ -195,13 +201,13 @@ def _curvature(target: Device, notes: Notes) -> None:
         results = []
         for device in ("cpu", "cpu" if target.rehearsal else "cuda"):
             with torch.device(device):
-                call = program.prepare("trigraph", program.scale_sizes("small"), dtype)
+                call = program.make_contender_call("trigraph", program.scale_sizes("small"), dtype)
                 results.append({n: convert_to_numpy(t) for n, t in call().items()})
         error = compute_relative_error(results[1], results[0])
         notes.add(f"gradients of curvature in {dtype}", error <= TOLERANCES[dtype], f"largest error {error:.1e}")
 
 
-def _graph_pair(target: Device) -> tuple[Definition, Fields, Fields]:
+def _draw_two_argument_sets(target: Device) -> tuple[Definition, Fields, Fields]:
     """Return the definition of attention, and two sets of its arguments with the same graph."""
     spec = OPERATORS["mha_gat_n2n_fwd"].definition
     first, second = (draw_arguments(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
@@ -214,17 +220,17 @@ def _graph_pair(target: Device) -> tuple[Definition, Fields, Fields]:
     )
 
 
-def _streams(target: Device, notes: Notes) -> None:
+def _check_record_stream(target: Device, notes: Notes) -> None:
     """Check that torch does not reuse the memory of a result while a stream passed to `record_stream` reads it."""
     import torch
 
-    spec, values, _ = _graph_pair(target)
-    right, busy = _forward(target, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
+    spec, values, _ = _draw_two_argument_sets(target)
+    right, busy = _call_torch_operator(target, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
     torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(main)
     with torch.cuda.stream(side):
-        out = _forward(target, spec, values).output_embedding
+        out = _call_torch_operator(target, spec, values).output_embedding
     main.wait_stream(side)
     for _ in range(50):
         busy = busy @ busy
@@ -240,36 +246,38 @@ def _streams(target: Device, notes: Notes) -> None:
     notes.add("bits on a side stream", torch.equal(kept, right))
 
 
-def _threads(target: Device, notes: Notes) -> None:
+def _check_threads(target: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with its own stream."""
     import torch
 
-    spec, values, _ = _graph_pair(target)
-    right = _forward(target, spec, values).output_embedding
+    spec, values, _ = _draw_two_argument_sets(target)
+    right = _call_torch_operator(target, spec, values).output_embedding
     torch.cuda.synchronize()
 
-    def work(_: int) -> bool:
+    def repeats_same_results(_: int) -> bool:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            return all(torch.equal(_forward(target, spec, values).output_embedding, right) for _ in range(20))
+            return all(
+                torch.equal(_call_torch_operator(target, spec, values).output_embedding, right) for _ in range(20)
+            )
 
     with ThreadPoolExecutor(2) as pool:
-        same = all(pool.map(work, range(2)))
+        same = all(pool.map(repeats_same_results, range(2)))
     notes.add("calls in two threads", same)
 
 
-def _captures(target: Device, notes: Notes) -> None:
+def _check_captures(target: Device, notes: Notes) -> None:
     """Check torch's CUDA graphs, with and without `out`, and CUDA graphs created by torch's compiler."""
     import torch
 
-    spec, values, second = _graph_pair(target)
-    right = _forward(target, spec, second).output_embedding
+    spec, values, second = _draw_two_argument_sets(target)
+    right = _call_torch_operator(target, spec, second).output_embedding
     for label, out in (("", None), (" with out", torch.empty_like(right))):
         keywords = {} if out is None else {"out": {"output_embedding": out}}
         held = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-        _forward(target, spec, held, **keywords)
+        _call_torch_operator(target, spec, held, **keywords)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            got = _forward(target, spec, held, **keywords).output_embedding
+            got = _call_torch_operator(target, spec, held, **keywords).output_embedding
         for n, v in second.items():
             if isinstance(v, torch.Tensor):
                 held[n].copy_(v)
@@ -278,7 +286,7 @@ def _captures(target: Device, notes: Notes) -> None:
     name = spec.inputs[0].name
     try:
         compiled = torch.compile(
-            lambda x: _forward(target, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
+            lambda x: _call_torch_operator(target, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
         )
         got = [compiled(second[name]).clone() for _ in range(3)]
     except Exception as error:  # torch's compiler needs a C compiler
@@ -287,7 +295,7 @@ def _captures(target: Device, notes: Notes) -> None:
         notes.add("reduce-overhead", all(torch.equal(a, right) for a in got))
 
 
-def _memory(target: Device, notes: Notes) -> None:
+def _check_memory_growth(target: Device, notes: Notes) -> None:
     """Check that memory does not grow over many training steps."""
     import torch
 
@@ -301,7 +309,7 @@ def _memory(target: Device, notes: Notes) -> None:
     notes.add(f"memory over {STEPS} steps", taken[0] == taken[1], f"{taken[0]}, then {taken[1]} bytes")
 
 
-def _peers(target: Device, notes: Notes) -> None:
+def _time_training_steps(target: Device, notes: Notes) -> None:
     """Time a training step of trigraph's and of PyTorch Geometric's GATConv."""
     import torch
 
@@ -313,11 +321,11 @@ def _peers(target: Device, notes: Notes) -> None:
         for layers in (trigraph.torch.nn, pyg):
             layer = layers.GATConv(in_channels=64, out_channels=32, heads=8).cuda()
 
-            def step(layer: Any = layer) -> None:
+            def run_training_step(layer: Any = layer) -> None:
                 layer(x, edges).sum().backward()
 
-            step()
-            times.append(min(target.seconds(step, 5) for _ in range(5)))
+            run_training_step()
+            times.append(min(target.measure_seconds(run_training_step, 5) for _ in range(5)))
     except ImportError as error:
         notes.add("GATConv", None, str(error))
     else:
@@ -325,13 +333,13 @@ def _peers(target: Device, notes: Notes) -> None:
 
 
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
-    "derivatives": _derivatives,
-    "half precision": _half,
-    "layers": _layers,
-    "curvature": _curvature,
-    "streams": _streams,
-    "threads": _threads,
-    "captures": _captures,
-    "memory": _memory,
-    "peers": _peers,
+    "derivatives": _check_derivatives,
+    "half precision": _check_half_precision,
+    "layers": _check_layers,
+    "curvature": _check_curvature,
+    "streams": _check_record_stream,
+    "threads": _check_threads,
+    "captures": _check_captures,
+    "memory": _check_memory_growth,
+    "peers": _time_training_steps,
 }

@@ -10,12 +10,12 @@ SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
 PRINTED = 40  # number of last output lines to keep: the largest error of each operator, and failures
 
 
-def parts(target: Device) -> list[str]:
+def list_parts(target: Device) -> list[str]:
     """Return the families or, in a rehearsal, the family of the smallest operator."""
     return ["gemnet"] if target.rehearsal else list(INSTANCES)
 
 
-def run(part: str, target: Device, notes: Notes) -> None:
+def run_part(part: str, target: Device, notes: Notes) -> None:
     """Run the command, which ends the process, without a report, because pictures would require matplotlib."""
     from trigraph.cli import main
 
@@ -24,7 +24,7 @@ def run(part: str, target: Device, notes: Notes) -> None:
     main(["verify", *which, "--backend", target.backend, "--jobs", jobs])
 
 
-def read(part: str, output: str) -> list[dict[str, Any]]:
+def parse_output(part: str, output: str) -> list[dict[str, Any]]:
     """Return a line with the command's result, and its output about operators and failures."""
     printed = output.strip().splitlines()
     result = next((line for line in reversed(printed) if " passed, " in line), "the command printed no result")

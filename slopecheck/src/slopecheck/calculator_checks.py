@@ -12,20 +12,20 @@ import numpy as np
 
 from slopecheck.calculator_results import (
     UNITS,
+    CalculatorUnderTest,
     Rounding,
-    Subject,
-    apply_strain,
     compute_quantity,
     digest_atoms,
     estimate_rounding,
-    move_atoms,
+    make_moved_atoms,
+    make_strained_atoms,
 )
-from slopecheck.causes import Compared, guess_cause_in_forces, guess_cause_in_stress
-from slopecheck.curves import Claim, Rounded
+from slopecheck.causes import ComponentComparison, guess_cause_in_forces, guess_cause_in_stress
+from slopecheck.curves import GradientClaim, RoundedArray
 from slopecheck.outcome import NotOffered
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS
-from slopecheck.summary import ratio
+from slopecheck.summary import compute_error_ratio
 from slopecheck.tolerances import MARGIN
 
 ELEMENTS = 12  # number of force components that are compared individually
@@ -42,10 +42,10 @@ Results = dict[str, Any]
 
 
 @dataclass
-class Checks:
+class StructureChecks:
     """Checks of a calculator for one structure, with a method for each kind of check."""
 
-    subject: Subject
+    subject: CalculatorUnderTest
     name: str
     original: Any
     rng: np.random.Generator
@@ -88,28 +88,28 @@ class Checks:
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def check(self, label: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
+    def make_check(self, label: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
         """Return a check of the structure, with `problem` as its note if the error exceeds `allowed`."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": self.name, "field": label, "error": float(error), "tolerance": allowed}
         return Check(self.subject.name, self.name, "float64", **row, **fields)
 
-    def energy(self, atoms: Any) -> float:
+    def compute_energy(self, atoms: Any) -> float:
         """Return the energy as a Python float."""
-        return float(self.subject.ask("energy", atoms))
+        return float(self.subject.get_quantity("energy", atoms))
 
-    def results(self, atoms: Any, calculator: Any = None) -> Results:
+    def compute_results(self, atoms: Any, calculator: Any = None) -> Results:
         """Compute all quantities that the calculator supports."""
-        offered = self.subject.supported_quantities(atoms)
-        return {what: self.subject.ask(what, atoms, calculator) for what in offered}
+        offered = self.subject.list_supported_quantities(atoms)
+        return {what: self.subject.get_quantity(what, atoms, calculator) for what in offered}
 
-    def require(self, what: str, atoms: Any) -> np.ndarray:
+    def require_quantity(self, what: str, atoms: Any) -> np.ndarray:
         """Return forces or stress; raise `NotOffered` if the calculator does not support them."""
-        if what not in self.subject.supported_quantities(atoms):
+        if what not in self.subject.list_supported_quantities(atoms):
             raise NotOffered(f"the calculator has no {what}")
-        return np.asarray(self.subject.ask(what, atoms))
+        return np.asarray(self.subject.get_quantity(what, atoms))
 
-    def compare(
+    def compare_results(
         self, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
         """Compare results that must be equal up to rounding; errors of the energy are per atom."""
@@ -118,61 +118,69 @@ class Checks:
             if what not in expected:
                 continue
             error = float(abs(np.asarray(value) - expected[what]).max(initial=0.0))
-            error, allowed = error / (number if what == "energy" else 1), rounding.allowed(what, **how)
+            error, allowed = error / (number if what == "energy" else 1), rounding.compute_tolerance(what, **how)
             problem = f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
             if what == "energy" and number > rounding.number and not abs(value - expected[what] / 2) > allowed:
                 problem += "; it equals the energy of one copy: an energy per atom?"
-            yield self.check(f"{what}{label and f', {label}'}", error, allowed, problem)
+            yield self.make_check(f"{what}{label and f', {label}'}", error, allowed, problem)
 
-    def call(self) -> Iterator[Check]:
+    def check_call(self) -> Iterator[Check]:
         """Request the energy, which all other checks need."""
-        self.subject.ask("energy", self.atoms)
+        self.subject.get_quantity("energy", self.atoms)
         yield from ()
 
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
-    def claim(self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray) -> Claim:
+    def make_claim(
+        self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray
+    ) -> GradientClaim:
         """Return a `Claim` that the energy, as a function `phi` of `x`, has this gradient."""
-        noise = self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
-        return Claim(phi, Rounded(gradient, np.full(x.shape, rounding)), x, noise)
+        noise = self.rounding.noise["energy"] + LAST_BITS * self._bound_coordinates() * self.rounding.pull
+        return GradientClaim(phi, RoundedArray(gradient, np.full(x.shape, rounding)), x, noise)
 
     def compare_with_differences(
-        self, claim: Claim, directions: dict[str, np.ndarray], unit: float, named: Callable[[tuple[int, ...]], str]
+        self,
+        claim: GradientClaim,
+        directions: dict[str, np.ndarray],
+        unit: float,
+        named: Callable[[tuple[int, ...]], str],
     ) -> Iterator[Check]:
         """Check a gradient along directions over a range of steps, then its elements.
 
         Some elements are compared individually, the others as one group; only the worst error is reported.
         """
         for label, v in directions.items():
-            verdict = claim.examine(v, abs(claim.phi(claim.x)))
+            verdict = claim.compare_over_steps(v, abs(claim.phi(claim.x)))
             more: dict[str, Any] = {
                 "order": verdict.order,
                 "curve": verdict.curve,
                 "inconclusive": verdict.inconclusive,
             }
-            yield self.check(label, verdict.best, verdict.tolerance, note=verdict.note, **more)
+            yield self.make_check(label, verdict.best, verdict.tolerance, note=verdict.note, **more)
         number, sizes = claim.x.size, np.full_like(claim.x, unit)
         chosen = self.rng.permutation(number)
         alone, rest = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
-        ratio, note, unsure = claim.compare_parts(sizes, [*alone, *[rest] * bool(rest.size)], named)
+        ratio, note, unsure = claim.compare_element_groups(sizes, [*alone, *[rest] * bool(rest.size)], named)
         label = f"{len(alone)} of {number} components" + ", others as one" * bool(rest.size)
-        yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
+        yield self.make_check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
-    def compare_with_slopes(self, what: str, given: np.ndarray, claim: Claim, unit: float, scale: float) -> Compared:
+    def compare_first_components(
+        self, what: str, given: np.ndarray, claim: GradientClaim, unit: float, scale: float
+    ) -> ComponentComparison:
         """Compare the components in `given` with scaled differences of `claim` along the first coordinates."""
         x = claim.x
-        slopes = [claim.compute_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
+        slopes = [claim.estimate_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
-        return Compared(given.ravel(), values, MARGIN * self.rounding.noise[what], allowed)
+        return ComponentComparison(given.ravel(), values, MARGIN * self.rounding.noise[what], allowed)
 
-    def forces(self) -> Iterator[Check]:
+    def check_forces(self) -> Iterator[Check]:
         """Compare forces with central differences of the energy."""
-        x, forces = self.atoms.positions.copy(), self.require("forces", self.atoms)
+        x, forces = self.atoms.positions.copy(), self.require_quantity("forces", self.atoms)
 
-        def energy(positions: np.ndarray) -> float:
-            return self.energy(move_atoms(self.atoms, positions))
+        def compute_energy_at(positions: np.ndarray) -> float:
+            return self.compute_energy(make_moved_atoms(self.atoms, positions))
 
-        claim = self.claim(energy, -forces, self.rounding.noise["forces"], x)
+        claim = self.make_claim(compute_energy_at, -forces, self.rounding.noise["forces"], x)
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
         directions = {"along the forces": np.copysign(sizes, forces)}
         directions["random direction"] = sizes * self.rng.choice([-1.0, 1.0], x.shape)
@@ -181,66 +189,79 @@ class Checks:
         )
         yield from rows
         if last.failed:
-            compared = self.compare_with_slopes("forces", forces[: ELEMENTS // 3], claim, self.size, -1.0)
+            compared = self.compare_first_components("forces", forces[: ELEMENTS // 3], claim, self.size, -1.0)
             last = add_guess(last, guess_cause_in_forces(compared, forces))
         yield last
 
-    def stress(self) -> Iterator[Check]:
+    def check_stress(self) -> Iterator[Check]:
         """Compare the stress with the derivative of the energy with respect to strain, divided by the volume."""
         if self.atoms.cell.rank < 3:
             return
-        stress, volume = self.require("stress", self.atoms), self.atoms.cell.volume
+        stress, volume = self.require_quantity("stress", self.atoms), self.atoms.cell.volume
 
-        def energy(strain: np.ndarray) -> float:
-            return self.energy(apply_strain(self.atoms, strain))
+        def compute_strained_energy(strain: np.ndarray) -> float:
+            return self.compute_energy(make_strained_atoms(self.atoms, strain))
 
-        claim = self.claim(energy, volume * stress, volume * self.rounding.noise["stress"], np.zeros(6))
+        claim = self.make_claim(
+            compute_strained_energy, volume * stress, volume * self.rounding.noise["stress"], np.zeros(6)
+        )
         direction = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
         *rows, last = self.compare_with_differences(
             claim, {"along the stress": direction}, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}"
         )
         yield from rows
         if last.failed:
-            compared = self.compare_with_slopes("stress", stress, claim, DISPLACED, 1 / volume)
+            compared = self.compare_first_components("stress", stress, claim, DISPLACED, 1 / volume)
             last = add_guess(last, guess_cause_in_stress(compared, len(self.atoms), volume))
         yield last
 
-    def symmetry(self) -> Iterator[Check]:
+    def check_symmetry(self) -> Iterator[Check]:
         """Check that <u, J v> = <v, J u>: the Jacobian J of the forces is minus the Hessian, and so symmetric."""
-        noise = self.size * self.rounding.noise["forces"] * math.sqrt(self.require("forces", self.atoms).size)
+        noise = self.size * self.rounding.noise["forces"] * math.sqrt(self.require_quantity("forces", self.atoms).size)
         x = self.atoms.positions
 
-        def project(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
-            return lambda t: float((on * self.subject.ask("forces", move_atoms(self.atoms, x + t[0] * along))).sum())
+        def make_force_projection(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
+            return lambda t: float(
+                (on * self.subject.get_quantity("forces", make_moved_atoms(self.atoms, x + t[0] * along))).sum()
+            )
 
         rows = []
         for _ in range(PAIRS):
             u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
-            left = claim_number(project(u, v), 0.0, 0.0, noise).along(np.ones(1))
-            right = claim_number(project(v, u), left.difference, 0.0, noise).along(np.ones(1))
+            left = claim_derivative_at_zero(make_force_projection(u, v), 0.0, 0.0, noise).compare_at_best_step(
+                np.ones(1)
+            )
+            right = claim_derivative_at_zero(
+                make_force_projection(v, u), left.difference, 0.0, noise
+            ).compare_at_best_step(np.ones(1))
             problem = f"u J v is {left.difference:.8g}, v J u {right.difference:.8g}: the forces are not conservative"
-            rows.append(self.check(f"{PAIRS} pairs of directions", right.error, left.allowed + right.allowed, problem))
-        yield max(rows, key=ratio)
+            rows.append(
+                self.make_check(f"{PAIRS} pairs of directions", right.error, left.allowed + right.allowed, problem)
+            )
+        yield max(rows, key=compute_error_ratio)
 
-    def net_force(self) -> Iterator[Check]:
+    def check_net_force(self) -> Iterator[Check]:
         """Check that the forces sum to zero."""
-        net = float(abs(self.require("forces", self.atoms).sum(axis=0)).max())
-        yield self.check("", net, self.rounding.net(), f"sum of forces is {net:.2g} eV/Å")
+        net = float(abs(self.require_quantity("forces", self.atoms).sum(axis=0)).max())
+        yield self.make_check("", net, self.rounding.compute_net_force_tolerance(), f"sum of forces is {net:.2g} eV/Å")
 
-    def net_torque(self) -> Iterator[Check]:
+    def check_net_torque(self) -> Iterator[Check]:
         """Check that the torques sum to zero if no direction is periodic."""
         if self.periodic:
             return
-        forces, arms = self.require("forces", self.atoms), self.atoms.positions - self.atoms.positions.mean(axis=0)
+        forces, arms = (
+            self.require_quantity("forces", self.atoms),
+            self.atoms.positions - self.atoms.positions.mean(axis=0),
+        )
         torque = float(abs(np.cross(arms, forces).sum(axis=0)).max())
-        allowed = self.rounding.net(2 * float(abs(arms).max()) + 1)
-        yield self.check("", torque, allowed, f"torque is {torque:.2g} eV")
+        allowed = self.rounding.compute_net_force_tolerance(2 * float(abs(arms).max()) + 1)
+        yield self.make_check("", torque, allowed, f"torque is {torque:.2g} eV")
 
     # ---- motions -----------------------------------------------------------------------------------------------------
 
     def _compare_transformed(self, matrix: np.ndarray) -> Iterator[Check]:
         """Compare results before and after an orthogonal transformation of the atoms and the cell."""
-        before = self.results(self.atoms)
+        before = self.compute_results(self.atoms)
         turned = self.atoms.copy()
         turned.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
         turned.positions = self.atoms.positions @ matrix.T
@@ -250,43 +271,45 @@ class Checks:
             xx, yy, zz, yz, xz, xy = before["stress"]
             tensor = matrix @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ matrix.T
             before["stress"] = tensor.flat[[0, 4, 8, 5, 2, 1]]
-        yield from self.compare(self.results(turned), before, self.rounding, reach=self._reach())
+        yield from self.compare_results(
+            self.compute_results(turned), before, self.rounding, reach=self._bound_coordinates()
+        )
 
-    def _reach(self) -> float:
+    def _bound_coordinates(self) -> float:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
 
-    def _rotation(self) -> np.ndarray:
+    def _draw_rotation_matrix(self) -> np.ndarray:
         from scipy.spatial.transform import Rotation  # SciPy is installed, because ASE requires it
 
         return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
-    def rotation(self) -> Iterator[Check]:
+    def check_rotation(self) -> Iterator[Check]:
         """Check that forces and stress rotate with the atoms and their cell."""
-        yield from self._compare_transformed(self._rotation())
+        yield from self._compare_transformed(self._draw_rotation_matrix())
 
-    def reflection(self) -> Iterator[Check]:
+    def check_reflection(self) -> Iterator[Check]:
         """Check that forces and stress are reflected with the atoms and their cell."""
-        yield from self._compare_transformed(-self._rotation())
+        yield from self._compare_transformed(-self._draw_rotation_matrix())
 
     def _compare_moved(self, positions: np.ndarray) -> Iterator[Check]:
-        reach = self._reach() + float(abs(positions).max(initial=0.0))
-        results = self.results(move_atoms(self.atoms, positions))
-        yield from self.compare(results, self.results(self.atoms), self.rounding, reach=reach)
+        reach = self._bound_coordinates() + float(abs(positions).max(initial=0.0))
+        results = self.compute_results(make_moved_atoms(self.atoms, positions))
+        yield from self.compare_results(results, self.compute_results(self.atoms), self.rounding, reach=reach)
 
-    def translation(self) -> Iterator[Check]:
+    def check_translation(self) -> Iterator[Check]:
         """Check that a translation of all atoms does not change results."""
         yield from self._compare_moved(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
-    def renumbering(self) -> Iterator[Check]:
+    def check_renumbering(self) -> Iterator[Check]:
         """Check that a permutation of the atoms permutes the forces."""
-        for atoms, label in ((self.atoms, ""), (self.crowd, "in a crowd")):
-            order, before = self.rng.permutation(len(atoms)), self.results(atoms)
+        for atoms, label in ((self.atoms, ""), (self.dense_structure, "in a crowd")):
+            order, before = self.rng.permutation(len(atoms)), self.compute_results(atoms)
             if "forces" in before:
                 before["forces"] = before["forces"][order]
             rounding = self.estimate_rounding(atoms) if label else self.rounding
-            yield from self.compare(self.results(atoms[order]), before, rounding, label)
+            yield from self.compare_results(self.compute_results(atoms[order]), before, rounding, label)
 
-    def wrapping(self) -> Iterator[Check]:
+    def check_wrapping(self) -> Iterator[Check]:
         """Check that results do not depend on which periodic image of each atom is given."""
         if not self.periodic:
             return
@@ -295,21 +318,21 @@ class Checks:
         positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
         yield from self._compare_moved(positions)
 
-    def repetition(self) -> Iterator[Check]:
+    def check_repetition(self) -> Iterator[Check]:
         """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
-        before = self.results(self.atoms)
+        before = self.compute_results(self.atoms)
         for axis in np.flatnonzero(self.atoms.pbc):
-            results = self.results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
+            results = self.compute_results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
             expected = {**before, "energy": 2 * before["energy"]}
             if "forces" in expected:
                 expected["forces"] = np.tile(before["forces"], (2, 1))
-            how = {"reach": 2 * self._reach(), "copies": 2}
-            yield from self.compare(results, expected, self.rounding, f"along {'abc'[axis]}", **how)
+            how = {"reach": 2 * self._bound_coordinates(), "copies": 2}
+            yield from self.compare_results(results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
     # ---- few atoms and distant atoms ---------------------------------------------------------------------------------
 
     @cached_property  # safe to cache: the atoms do not change, and `rng` is used only once
-    def crowd(self) -> Any:
+    def dense_structure(self) -> Any:
         """A structure whose atoms have many neighbours."""
         if self.periodic:
             dense = self.atoms.copy()
@@ -319,7 +342,7 @@ class Checks:
         positions = GRID * self.nearest * (places + RATTLED * self.rng.standard_normal(places.shape))
         return self.make_cluster(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
 
-    def choose_elements(self) -> list[int]:
+    def choose_atom_per_element(self) -> list[int]:
         """Return the index of the first atom of each tested element."""
         return [int(first) for first in np.unique(self.atoms.numbers, return_index=True)[1]][:KINDS_OF_ATOMS]
 
@@ -327,98 +350,100 @@ class Checks:
         """Return the symbol of an atom's element."""
         return str(self.atoms.symbols[atom])
 
-    def choose_pairs(self) -> list[tuple[int, int]]:
+    def choose_atom_pairs(self) -> list[tuple[int, int]]:
         """Return the indices of two atoms for each tested pair of elements."""
-        elements = self.choose_elements()
+        elements = self.choose_atom_per_element()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
-    def lone_atom(self) -> Iterator[Check]:
+    def check_lone_atom(self) -> Iterator[Check]:
         """Check that an isolated atom has a finite energy and no force."""
-        for atom in self.choose_elements():
-            results = self.results(self.make_cluster([atom], np.zeros((1, 3))))
+        for atom in self.choose_atom_per_element():
+            results = self.compute_results(self.make_cluster([atom], np.zeros((1, 3))))
             energy, symbol = results["energy"], self.symbol(atom)
             error = 0.0 if math.isfinite(energy) else math.inf
-            yield self.check(f"energy of {symbol}", error, 0.0, f"{energy} is not a finite number")
+            yield self.make_check(f"energy of {symbol}", error, 0.0, f"{energy} is not a finite number")
             if "forces" in results:
-                force, allowed = float(abs(results["forces"]).max()), self.rounding.allowed("forces")
-                yield self.check(f"force on {symbol}", force, allowed, f"a force of {force:.2g} eV/Å acts on it")
+                force, allowed = float(abs(results["forces"]).max()), self.rounding.compute_tolerance("forces")
+                yield self.make_check(f"force on {symbol}", force, allowed, f"a force of {force:.2g} eV/Å acts on it")
 
-    def two_atoms(self) -> Iterator[Check]:
+    def check_two_atoms(self) -> Iterator[Check]:
         """Check that the forces on two atoms are along their axis and match the slope of the energy."""
-        for pair in self.choose_pairs():
-            atoms = self.make_cluster(pair, [[0, 0, 0], oblique(self.nearest)])
-            forces, rounding = self.require("forces", atoms), self.estimate_rounding(atoms)
+        for pair in self.choose_atom_pairs():
+            atoms = self.make_cluster(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
+            forces, rounding = self.require_quantity("forces", atoms), self.estimate_rounding(atoms)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
             pulled = float(forces[1] @ axis)
 
-            def energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
-                return self.energy(move_atoms(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
+            def compute_stretched_energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
+                return self.compute_energy(make_moved_atoms(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
 
             expected = {"forces": np.array([-pulled * axis, pulled * axis])}
             label, reach = "-".join(map(self.symbol, pair)), self.nearest
-            yield from self.compare({"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
+            yield from self.compare_results({"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             unit = np.full(1, self.nearest / 2)
-            part = claim_number(energy, -pulled, rounding.noise["forces"], noise).along(unit)
+            part = claim_derivative_at_zero(
+                compute_stretched_energy, -pulled, rounding.noise["forces"], noise
+            ).compare_at_best_step(unit)
             problem = f"the force is {pulled:.8g}; differences of the energy give {-part.difference / unit[0]:.8g}"
-            yield self.check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
+            yield self.make_check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
 
-    def _compare_distant(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
+    def _compare_with_distant_atoms(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Check that the structure and distant atoms have the same results together as separately."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         copies = self.make_cluster(members, positions + far)
         both = self.make_cluster(
             [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, copies.positions])
         )
-        parts = [self.results(self.cluster), self.results(copies)]
+        parts = [self.compute_results(self.cluster), self.compute_results(copies)]
         expected = {"energy": sum(p["energy"] for p in parts)}
         if "forces" in parts[0]:
             expected["forces"] = np.concatenate([p["forces"] for p in parts])
-        results = self.results(both)
+        results = self.compute_results(both)
         how = {"reach": 2 * far, "copies": 2}
-        yield from self.compare(results, expected, self.rounding_of_cluster, label, **how)
+        yield from self.compare_results(results, expected, self.rounding_of_cluster, label, **how)
 
-    def far_atoms(self) -> Iterator[Check]:
+    def check_far_atoms(self) -> Iterator[Check]:
         """Check that a distant atom adds exactly its own energy."""
-        for atom in self.choose_elements():
-            yield from self._compare_distant([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
+        for atom in self.choose_atom_per_element():
+            yield from self._compare_with_distant_atoms([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
-    def company(self) -> Iterator[Check]:
+    def check_company(self) -> Iterator[Check]:
         """Check that two distant copies of the structure each have the results of a single one (batch invariance)."""
-        yield from self._compare_distant(range(len(self.atoms)), self.cluster.positions, "two copies")
+        yield from self._compare_with_distant_atoms(range(len(self.atoms)), self.cluster.positions, "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _make_other(self) -> Any:
+    def _make_displaced_structure(self) -> Any:
         """Return the structure with displaced atoms, for which cached results are invalid."""
         rng = np.random.default_rng(1)
-        return move_atoms(
+        return make_moved_atoms(
             self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3))
         )
 
     def _compare_bits(self, label: str, results: Results, expected: Results, what: str) -> Check:
         differ = [q for q, value in results.items() if np.asarray(value).tobytes() != np.asarray(expected[q]).tobytes()]
-        return self.check(label, len(differ), 0.0, f"{' and '.join(differ)} differ {what}")
+        return self.make_check(label, len(differ), 0.0, f"{' and '.join(differ)} differ {what}")
 
-    def repeat(self) -> Iterator[Check]:
+    def check_repeat(self) -> Iterator[Check]:
         """Check that new calculators, and requests in any order, give bitwise equal results."""
-        names = self.subject.supported_quantities(self.atoms)
+        names = self.subject.list_supported_quantities(self.atoms)
         calls = []
         for order in (names, names, names[::-1]):
-            calculator = self.subject.fresh()
-            calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
+            calculator = self.subject.make_calculator()
+            calls.append({q: self.subject.get_quantity(q, self.atoms, calculator) for q in order})
         yield self._compare_bits("two fresh calculators", calls[1], calls[0], "from one to the next")
         yield self._compare_bits("requested in another order", calls[2], calls[0], "with the order of requests")
 
-    def kept(self) -> Iterator[Check]:
+    def check_kept(self) -> Iterator[Check]:
         """Check that later calls do not modify previously returned arrays."""
-        calculator, offered = self.subject.fresh(), self.subject.supported_quantities(self.atoms)
+        calculator, offered = self.subject.make_calculator(), self.subject.list_supported_quantities(self.atoms)
         kept = {q: getattr(calculator, f"get_{q}")(self.atoms.copy()) for q in offered if q != "energy"}
         before = {what: np.array(value) for what, value in kept.items()}
-        self.results(self._make_other(), calculator)
+        self.compute_results(self._make_displaced_structure(), calculator)
         yield self._compare_bits("arrays", kept, before, "after another call, which overwrites them")
 
-    def _with_constraint(self) -> Any:
+    def _copy_with_fixed_atom(self) -> Any:
         """Return the atoms with one atom fixed; a calculator must leave constraints to `Atoms.get_forces`."""
         from ase.constraints import FixAtoms
 
@@ -426,62 +451,76 @@ class Checks:
         atoms.set_constraint(FixAtoms([0]))
         return atoms
 
-    def unchanged(self) -> Iterator[Check]:
+    def check_unchanged(self) -> Iterator[Check]:
         """Check that the calculator does not modify the atoms."""
-        for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._with_constraint())):
-            before, calculator = digest_atoms(atoms), self.subject.fresh()
-            for what in self.subject.supported_quantities(self.atoms):
+        for label, atoms in (("atoms", self.atoms.copy()), ("atoms with a constraint", self._copy_with_fixed_atom())):
+            before, calculator = digest_atoms(atoms), self.subject.make_calculator()
+            for what in self.subject.list_supported_quantities(self.atoms):
                 compute_quantity(calculator, what, atoms)
-            yield self.check(label, digest_atoms(atoms) != before, 0.0, "they were modified by a call")
+            yield self.make_check(label, digest_atoms(atoms) != before, 0.0, "they were modified by a call")
 
-    def constraints(self) -> Iterator[Check]:
+    def check_constraints(self) -> Iterator[Check]:
         """Check that the calculator ignores constraints of the atoms, which ASE applies itself."""
-        expected, calculator, atoms = self.results(self.atoms), self.subject.fresh(), self._with_constraint()
+        expected, calculator, atoms = (
+            self.compute_results(self.atoms),
+            self.subject.make_calculator(),
+            self._copy_with_fixed_atom(),
+        )
         results = {what: compute_quantity(calculator, what, atoms) for what in expected}
-        yield from self.compare(results, expected, self.rounding, "an atom fixed")
+        yield from self.compare_results(results, expected, self.rounding, "an atom fixed")
 
-    def history(self) -> Iterator[Check]:
+    def check_history(self) -> Iterator[Check]:
         """Check that results do not depend on previously computed structures."""
-        names = self.subject.supported_quantities(self.atoms)
+        names = self.subject.list_supported_quantities(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
-        between = (self._make_other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._make_other())
+        between = (
+            self._make_displaced_structure(),
+            self.atoms[::-1],
+            make_strained_atoms(self.atoms, strain),
+            self._make_displaced_structure(),
+        )
         # The last structures differ from the original only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
         elements.numbers = np.roll(elements.numbers, 1)
-        first, second = self.subject.fresh(), self.subject.fresh()
-        expected = {what: self.subject.ask(what, self.atoms, first) for what in names}
+        first, second = self.subject.make_calculator(), self.subject.make_calculator()
+        expected = {what: self.subject.get_quantity(what, self.atoms, first) for what in names}
         for label, calculator, last in (
             ("again, after others", first, [elements]),
             ("after others", second, [cell, elements, cell]),
         ):
             for atoms in (*between, *last):
                 for what in names:
-                    self.subject.ask(what, atoms, calculator)
-            yield from self.compare(self.results(self.atoms, calculator), expected, self.rounding, label)
+                    self.subject.get_quantity(what, atoms, calculator)
+            yield from self.compare_results(
+                self.compute_results(self.atoms, calculator), expected, self.rounding, label
+            )
 
-        atoms, calculator = self.atoms.copy(), self.subject.fresh()
+        atoms, calculator = self.atoms.copy(), self.subject.make_calculator()
         for _ in range(2):
             results = {what: compute_quantity(calculator, what, atoms) for what in names}
-            atoms.positions[...] = self._make_other().positions
-        rounding, expected = self.rounding, self.results(self._make_other(), self.subject.fresh())
-        yield from self.compare(results, expected, rounding, "moved in place")
+            atoms.positions[...] = self._make_displaced_structure().positions
+        rounding, expected = (
+            self.rounding,
+            self.compute_results(self._make_displaced_structure(), self.subject.make_calculator()),
+        )
+        yield from self.compare_results(results, expected, rounding, "moved in place")
 
     def _compare_copy(self, make: Callable[[Any], Any]) -> Iterator[Check]:
-        calculator, other = self.subject.fresh(), self._make_other()
-        self.results(self.atoms, calculator)
+        calculator, other = self.subject.make_calculator(), self._make_displaced_structure()
+        self.compute_results(self.atoms, calculator)
         try:
             twin = make(calculator)
         except Exception as error:  # components of the calculator may raise any exception
             raise NotOffered(f"the calculator has no {self.kind}: {type(error).__name__}: {error}") from error
-        results, expected = self.results(other, twin), self.results(other, calculator)
+        results, expected = self.compute_results(other, twin), self.compute_results(other, calculator)
         yield self._compare_bits("another structure", results, expected, "from those of the calculator")
 
-    def copy(self) -> Iterator[Check]:
+    def check_copy(self) -> Iterator[Check]:
         """Check that a deep copy gives bitwise equal results."""
         yield from self._compare_copy(copy.deepcopy)
 
-    def pickle(self) -> Iterator[Check]:
+    def check_pickle(self) -> Iterator[Check]:
         """Check that a pickled calculator gives bitwise equal results."""
         yield from self._compare_copy(lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
@@ -491,12 +530,14 @@ def add_guess(check: Check, guess: str) -> Check:
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 
 
-def claim_number(phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float) -> Claim:
+def claim_derivative_at_zero(
+    phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float
+) -> GradientClaim:
     """Return a `Claim` that a function of one variable has the derivative `value` at 0."""
-    return Claim(phi, Rounded(np.array([value]), np.array([rounding])), np.zeros(1), noise)
+    return GradientClaim(phi, RoundedArray(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 
-def oblique(length: float) -> np.ndarray:
+def make_oblique_vector(length: float) -> np.ndarray:
     """Return a vector of this length that is not parallel to any axis."""
     return length * np.array([0.48, 0.64, 0.6])
 

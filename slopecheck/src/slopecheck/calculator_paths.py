@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.calculator_checks import FAR, Checks, oblique
-from slopecheck.calculator_results import Rounding, apply_strain, estimate_rounding, move_atoms
+from slopecheck.calculator_checks import FAR, StructureChecks, make_oblique_vector
+from slopecheck.calculator_results import Rounding, estimate_rounding, make_moved_atoms, make_strained_atoms
 from slopecheck.record import Check
-from slopecheck.scans import LAST_BITS, Jump, refine, scan
+from slopecheck.scans import LAST_BITS, Jump, find_jumps, locate_jump
 from slopecheck.tolerances import HALVED
 
 PAIR_POINTS, SCALE_POINTS = 100, 40
@@ -32,7 +32,7 @@ SPEED = 0.05  # displacement per time 1/omega, relative to `size`, just large en
 HALVINGS = 4  # largest number of times that the time step is halved to reach the asymptotic range
 
 
-class Paths(Checks):
+class PathChecks(StructureChecks):
     """All checks of a calculator for one structure, including scans and dynamics."""
 
     reached = 0.0  # the largest distance at which two atoms interact
@@ -40,8 +40,8 @@ class Paths(Checks):
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
-    def _compute_channels(self, atoms: Any) -> np.ndarray:
-        results = self.results(atoms)
+    def _compute_energy_and_forces(self, atoms: Any) -> np.ndarray:
+        results = self.compute_results(atoms)
         return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
     def _estimate_noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
@@ -51,7 +51,7 @@ class Paths(Checks):
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
         return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
-    def _describe_jumps(self, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
+    def _make_jump_check(self, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
         """Return a check of a scan, with a note that describes the first jumps."""
         texts, worst = [], 0.0
         for jump in jumps:
@@ -66,55 +66,61 @@ class Paths(Checks):
             texts.append(f"{text}, {where if isinstance(where, str) else where(jump.at)}")
         if len(texts) > TOLD:
             texts[TOLD:] = [f"and {len(texts) - TOLD} more"]
-        return self.check(label, worst, 0.0, note="; ".join(texts))
+        return self.make_check(label, worst, 0.0, note="; ".join(texts))
 
-    def cutoff(self) -> Iterator[Check]:
+    def check_cutoff(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as an atom crosses the cutoff."""
-        for pair in self.choose_pairs():
-            atoms = self.make_cluster(pair, [[0, 0, 0], oblique(self.nearest)])
-            axis = oblique(1.0)
+        for pair in self.choose_atom_pairs():
+            atoms = self.make_cluster(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
+            axis = make_oblique_vector(1.0)
             rounding = self.estimate_rounding(atoms)
 
-            def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
-                return self._compute_channels(move_atoms(atoms, np.array([np.zeros(3), distance * axis])))
+            def compute_at_distance(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
+                return self._compute_energy_and_forces(
+                    make_moved_atoms(atoms, np.array([np.zeros(3), distance * axis]))
+                )
 
-            start, nothing = 0.8 * self.nearest, apart(FAR)
-            ends = [r for r in RANGES if r > start and all((apart(q) == nothing).all() for q in RANGES if q >= r)]
+            start, nothing = 0.8 * self.nearest, compute_at_distance(FAR)
+            ends = [
+                r
+                for r in RANGES
+                if r > start and all((compute_at_distance(q) == nothing).all() for q in RANGES if q >= r)
+            ]
             end = min(ends, default=RANGES[-1])
             noise = self._estimate_noise(rounding, atoms)
-            jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
+            jumps = find_jumps(compute_at_distance, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
-                reached = _find_reach(apart, start, end)
+                reached = _find_interaction_range(compute_at_distance, start, end)
                 if reached > self.reached:
                     self.reached, self.reaching = reached, pair
-                jumps = _add_jump_near(jumps, apart, reached, noise)
+                jumps = _add_jump_near(jumps, compute_at_distance, reached, noise)
             label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
-            yield self._describe_jumps(label, jumps, lambda at: f"at {at:.6f} Å")
+            yield self._make_jump_check(label, jumps, lambda at: f"at {at:.6f} Å")
 
-    def scale(self) -> Iterator[Check]:
+    def check_scale(self) -> Iterator[Check]:
         """Check continuity under scaling and shear, with finer scans where a pair of atoms crosses the cutoff."""
         if len(self.atoms) < 2:
             return
         noise = self._estimate_noise(self.rounding, self.atoms)
 
-        def scaled(factor: float) -> np.ndarray:
-            return self._compute_channels(apply_strain(self.atoms, (factor - 1) * EVERYWHERE))
+        def compute_at_scale(factor: float) -> np.ndarray:
+            return self._compute_energy_and_forces(make_strained_atoms(self.atoms, (factor - 1) * EVERYWHERE))
 
-        jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
-        for scale in self._find_crossings():
-            jumps = _add_jump_near(jumps, scaled, float(scale), noise)
-        yield self._describe_jumps(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._describe_scale)
-        for atoms, label in ((self.atoms, "sheared"), (self.crowd, "a crowd, sheared")):
+        jumps = find_jumps(compute_at_scale, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
+        for scale in self._find_crossing_scales():
+            jumps = _add_jump_near(jumps, compute_at_scale, float(scale), noise)
+        yield self._make_jump_check(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._describe_scale)
+        for atoms, label in ((self.atoms, "sheared"), (self.dense_structure, "a crowd, sheared")):
             rounding = self.rounding if atoms is self.atoms else self.estimate_rounding(atoms)
 
-            def sheared(strain: float, atoms: Any = atoms) -> np.ndarray:
-                return self._compute_channels(apply_strain(atoms, strain * SHEARED))
+            def compute_at_shear(strain: float, atoms: Any = atoms) -> np.ndarray:
+                return self._compute_energy_and_forces(make_strained_atoms(atoms, strain * SHEARED))
 
             points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
-            jumps = scan(sheared, points, self._estimate_noise(rounding, atoms), SCALE_PLACES)
-            yield self._describe_jumps(label, jumps, lambda at: f"at a shear of {at:.6f}")
+            jumps = find_jumps(compute_at_shear, points, self._estimate_noise(rounding, atoms), SCALE_PLACES)
+            yield self._make_jump_check(label, jumps, lambda at: f"at a shear of {at:.6f}")
 
-    def _find_crossings(self) -> np.ndarray:
+    def _find_crossing_scales(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""
         from ase.neighborlist import neighbor_list
 
@@ -131,88 +137,96 @@ class Paths(Checks):
 
         text = f"at scale {factor:.6f}"
         if self.reached:
-            distances = neighbor_list("d", apply_strain(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached)
+            distances = neighbor_list(
+                "d", make_strained_atoms(self.atoms, (factor - 1) * EVERYWHERE), 1.01 * self.reached
+            )
             near = distances[np.argmin(abs(distances - self.reached))] if len(distances) else math.inf
             text += f" (two atoms {near:.5f} Å apart)" * bool(abs(near - self.reached) < 1e-5)
         return text
 
-    def history(self) -> Iterator[Check]:
+    def check_history(self) -> Iterator[Check]:
         """Check that results do not depend on previously computed structures or on a cached neighbour list.
 
         A neighbour list that extends beyond the cutoff by a skin must be rebuilt once an atom has moved by half of the
         skin, because two such atoms may have approached each other by the whole skin.
         """
-        yield from super().history()
+        yield from super().check_history()
         if not self.reached:
             return
-        calculator, errors = self.subject.fresh(), {}
+        calculator, errors = self.subject.make_calculator(), {}
 
-        def energy(*distances: float) -> float:
+        def compute_last_energy(*distances: float) -> float:
             """Compute the energies of two atoms at a sequence of distances, and return the last one."""
-            pairs = [self.make_cluster(self.reaching, np.outer([-0.5, 0.5], oblique(r))) for r in distances]
-            return [float(self.subject.ask("energy", pair, calculator)) for pair in pairs][-1]
+            pairs = [self.make_cluster(self.reaching, np.outer([-0.5, 0.5], make_oblique_vector(r))) for r in distances]
+            return [float(self.subject.get_quantity("energy", pair, calculator)) for pair in pairs][-1]
 
         for move in MOVES:
             far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
-            errors[move] = abs(energy(FAR, far, near) - energy(FAR, near))
+            errors[move] = abs(compute_last_energy(FAR, far, near) - compute_last_energy(FAR, near))
         move = max(errors, key=lambda m: math.inf if math.isnan(errors[m]) else errors[m])
         problem = f"energy differs by {errors[move]:.2g} eV where each of two atoms moves by {move:.2g} Å into reach"
-        yield self.check("neighbours kept", errors[move], self.rounding_of_cluster.allowed("energy"), problem)
+        yield self.make_check(
+            "neighbours kept", errors[move], self.rounding_of_cluster.compute_tolerance("energy"), problem
+        )
 
-    def line(self) -> Iterator[Check]:
+    def check_line(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as three atoms become collinear."""
-        elements = self.choose_elements()
+        elements = self.choose_atom_per_element()
         short, long = 0.75 * self.nearest, 1.25 * self.nearest
         for k, centre in enumerate(elements[:CENTRES]):
             ends = [elements[k - 1], elements[(k + 1) % len(elements)]]
             for degrees, side in ((180, -1.0), (0, 1.0)):
 
-                def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
+                def compute_at_angle(
+                    angle: float, side: float = side, ends: list[int] = ends, centre: int = centre
+                ) -> np.ndarray:
                     end = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
-                    return self._compute_channels(self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], end]))
+                    return self._compute_energy_and_forces(
+                        self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], end])
+                    )
 
                 atoms = self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
                 rounding = estimate_rounding(self.subject, atoms, self.rng, 0.1 * self.size)
-                jump = refine(at, -TURN, TURN, self._estimate_noise(rounding, atoms), 0.0)
+                jump = locate_jump(compute_at_angle, -TURN, TURN, self._estimate_noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
-                yield self._describe_jumps(label, [jump] if jump else [], f"at {degrees}°")
+                yield self._make_jump_check(label, [jump] if jump else [], f"at {degrees}°")
 
     # ---- dynamics ----------------------------------------------------------------------------------------------------
 
-    def _masses(self) -> np.ndarray:
+    def _compute_relative_masses(self) -> np.ndarray:
         masses = self.atoms.get_masses()[:, None]
         return masses / masses.mean()
 
     def _measure_drift(self, velocities: np.ndarray, step: float, halvings: int) -> float:
         """Return the rms change of the total energy in a velocity Verlet run, at multiples of the original step."""
         every, step = 2**halvings, step / 2**halvings
-        x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
+        x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._compute_relative_masses(), []
         for _ in range(NUMBER * every + 1):
-            atoms = move_atoms(self.atoms, x)
-            forces = self.subject.ask("forces", atoms)
-            total.append(self.subject.ask("energy", atoms) + 0.5 * float((masses * v**2).sum()))
+            atoms = make_moved_atoms(self.atoms, x)
+            forces = self.subject.get_quantity("forces", atoms)
+            total.append(self.subject.get_quantity("energy", atoms) + 0.5 * float((masses * v**2).sum()))
             half = v + step / 2 * forces / masses
             x = x + step * half
-            v = half + step / 2 * self.subject.ask("forces", move_atoms(self.atoms, x)) / masses
+            v = half + step / 2 * self.subject.get_quantity("forces", make_moved_atoms(self.atoms, x)) / masses
         return float(np.sqrt(np.mean((np.array(total) - total[0])[::every] ** 2)))
 
-    def drift(self) -> Iterator[Check]:
+    def check_drift(self) -> Iterator[Check]:
         """Check that the energy error falls with the square of the time step."""
-        forces = self.require("forces", self.atoms)
+        forces = self.require_quantity("forces", self.atoms)
         # Estimate the fastest vibration's angular frequency from the measured force constant and the lightest mass.
-        omega = math.sqrt(self.rounding.curvature / self._masses().min())
+        omega = math.sqrt(self.rounding.curvature / self._compute_relative_masses().min())
         if not omega > 0:
             return
         velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
-        largest = float(abs(forces / self._masses()).max())
+        largest = float(abs(forces / self._compute_relative_masses()).max())
         # Limit the distance that atoms move, because the frequency of the fastest vibration depends on the positions.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
-        rounding = self.rounding.allowed("energy") * len(self.atoms)
+        rounding = self.rounding.compute_tolerance("energy") * len(self.atoms)
         large = self._measure_drift(velocities, step, 0)
         label, fall = f"rms {large / len(self.atoms):.1e} eV/atom", math.nan
         for halving in range(1, HALVINGS + 1):
             if large <= rounding:
-                yield self.check(label, 0.0, HALVED, note="within rounding")
+                yield self.make_check(label, 0.0, HALVED, note="within rounding")
                 return
             small = self._measure_drift(velocities, step, halving)
             fall = math.log2(large / small) if small > 0 else math.inf
@@ -220,18 +234,18 @@ class Paths(Checks):
                 break
             large = small
         problem = f"half the time step divides the error by {2**fall:.2f}, not 4"
-        yield self.check(label, abs(fall - 2), HALVED, problem, order=fall)
+        yield self.make_check(label, abs(fall - 2), HALVED, problem, order=fall)
 
 
 def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
     """Return the jumps of a scan, and any jump near `at` that the scan missed."""
-    added = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
+    added = locate_jump(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
     if added is None or any(abs(added.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
     return sorted([*jumps, added], key=lambda jump: jump.at)
 
 
-def _find_reach(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
+def _find_interaction_range(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
     """Find by bisection the distance beyond which results equal the results at `high`."""
     nothing = apart(high)
     while high - low > 1e-12 * high:

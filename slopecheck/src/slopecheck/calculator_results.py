@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.problem import CallFailed
+from slopecheck.problem import InvalidResultError
 from slopecheck.scans import LAST_BITS
 from slopecheck.tolerances import MARGIN
 
@@ -24,7 +24,7 @@ REMEMBERED = 4096  # largest number of structures whose results are cached
 
 
 @dataclass
-class Subject:
+class CalculatorUnderTest:
     """Source of calculators from one factory (a callable): one that is reused, and fresh ones."""
 
     factory: Callable[[], Any]
@@ -36,41 +36,41 @@ class Subject:
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
-    def used(self) -> Any:
+    def reused_calculator(self) -> Any:
         """The calculator for all calls that do not need a fresh one."""
         if self._used is None:
-            self._used = self.fresh()
+            self._used = self.make_calculator()
         return self._used
 
-    def fresh(self) -> Any:
+    def make_calculator(self) -> Any:
         """Return a new calculator."""
         calculator = self.factory()
         if not hasattr(calculator, "get_potential_energy"):
-            raise CallFailed(f"the factory returned a {type(calculator).__name__}; expected an ASE calculator")
+            raise InvalidResultError(f"the factory returned a {type(calculator).__name__}; expected an ASE calculator")
         return calculator
 
-    def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
+    def get_quantity(self, what: str, atoms: Any, calculator: Any = None) -> Any:
         """Return a quantity, named by a key of `UNITS`, for these atoms.
 
         Raises NotImplementedError (ASE's PropertyNotImplementedError) if the calculator does not support the quantity,
-        and CallFailed if the result has the wrong shape.
+        and InvalidResultError if the result has the wrong shape.
         """
         key = digest_atoms(atoms) if calculator is None else None
         if key is None:
-            return compute_quantity(calculator or self.used, what, atoms.copy())
+            return compute_quantity(calculator or self.reused_calculator, what, atoms.copy())
         if len(self._remembered) > REMEMBERED:
             self._remembered.clear()
         results = self._remembered.setdefault(key, {})
         if what not in results:
-            results[what] = compute_quantity(self.used, what, atoms.copy())
+            results[what] = compute_quantity(self.reused_calculator, what, atoms.copy())
         return results[what]
 
-    def supported_quantities(self, atoms: Any) -> list[str]:
+    def list_supported_quantities(self, atoms: Any) -> list[str]:
         """Return the supported quantities, the energy first."""
         supported = ["energy"]
         for what in ("forces", "stress"):
             with suppress(NotImplementedError):
-                self.ask(what, atoms)
+                self.get_quantity(what, atoms)
                 supported.append(what)
         return supported
 
@@ -101,11 +101,11 @@ def compute_quantity(calculator: Any, what: str, atoms: Any) -> Any:
     value = np.array(getattr(calculator, f"get_{what}")(atoms), np.float64)
     expected = (len(atoms), 3) if what == "forces" else (6,)
     if value.shape != expected:
-        raise CallFailed(f"{what} have shape {value.shape}; expected {expected}")
+        raise InvalidResultError(f"{what} have shape {value.shape}; expected {expected}")
     return value
 
 
-def apply_strain(atoms: Any, voigt: np.ndarray) -> Any:
+def make_strained_atoms(atoms: Any, voigt: np.ndarray) -> Any:
     """Return a copy of the atoms and their cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
     xx, yy, zz, yz, xz, xy = voigt
     strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
@@ -115,7 +115,7 @@ def apply_strain(atoms: Any, voigt: np.ndarray) -> Any:
     return copy
 
 
-def move_atoms(atoms: Any, positions: np.ndarray) -> Any:
+def make_moved_atoms(atoms: Any, positions: np.ndarray) -> Any:
     """Return a copy of the atoms at the given positions."""
     copy = atoms.copy()
     copy.positions = positions
@@ -138,7 +138,7 @@ class Rounding:
     volume: float
     extent: float
 
-    def allowed(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
+    def compute_tolerance(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
         """Return the tolerance for the difference of two results that are equal up to rounding (energies: per atom).
 
         `reach` is the largest coordinate if the positions of one result were computed. `copies` is the number of copies
@@ -153,12 +153,12 @@ class Rounding:
         bound = MARGIN * (2 * self.noise.get(what, 0.0) * copies + LAST_BITS * reach * by_position * copies)
         return max(bound / (self.number * copies if what == "energy" else 1), math.ulp(0.0))
 
-    def net(self, arms: float = 1.0) -> float:
+    def compute_net_force_tolerance(self, arms: float = 1.0) -> float:
         """Return the tolerance for the sum of all forces (times lever arms), from noise and the sum's rounding."""
         return MARGIN * arms * (math.sqrt(self.number) * self.noise["forces"] + LAST_BITS * self.pull)
 
 
-def _deviation(values: np.ndarray) -> float:
+def _estimate_rounding_deviation(values: np.ndarray) -> float:
     """Return the largest standard deviation of rounding in any channel of nearby values (num_points, num_channels).
 
     The method of `curves.estimate_noise` is applied to each channel; the least result is a quarter of the last bit.
@@ -168,9 +168,9 @@ def _deviation(values: np.ndarray) -> float:
     return float(np.maximum(deviation, 2.0**-54 * abs(values[0])).max(initial=0.0))
 
 
-def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
+def estimate_rounding(subject: CalculatorUnderTest, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
     """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
-    x, offered = atoms.positions, subject.supported_quantities(atoms)
+    x, offered = atoms.positions, subject.list_supported_quantities(atoms)
     noise = dict.fromkeys(offered, 0.0)
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
@@ -178,16 +178,21 @@ def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, si
         # Crystals are also strained, because moving a lone atom has no effect.
         strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())
         for spacing in SPACINGS:
-            nearby = [apply_strain(move_atoms(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
+            nearby = [
+                make_strained_atoms(make_moved_atoms(atoms, x + k * spacing * v), k * spacing * strain)
+                for k in range(9)
+            ]
             for what, deviation in noise.items():
-                values = np.array([np.ravel(subject.ask(what, moved_atoms)) for moved_atoms in nearby])
-                noise[what] = max(deviation, _deviation(values))
-        plus, minus = move_atoms(atoms, x + 2.0**-10 * v), move_atoms(atoms, x - 2.0**-10 * v)
-        change = subject.ask("energy", plus) - subject.ask("energy", minus)
+                values = np.array([np.ravel(subject.get_quantity(what, moved_atoms)) for moved_atoms in nearby])
+                noise[what] = max(deviation, _estimate_rounding_deviation(values))
+        plus, minus = make_moved_atoms(atoms, x + 2.0**-10 * v), make_moved_atoms(atoms, x - 2.0**-10 * v)
+        change = subject.get_quantity("energy", plus) - subject.get_quantity("energy", minus)
         slope = max(slope, abs(change) / (2.0**-9 * size))
         if "forces" in offered:
-            bent = abs(subject.ask("forces", plus) - subject.ask("forces", minus)).max() / (2.0**-9 * size)
+            bent = abs(subject.get_quantity("forces", plus) - subject.get_quantity("forces", minus)).max() / (
+                2.0**-9 * size
+            )
             bend = max(bend, float(bent))
-    pull = float(abs(subject.ask("forces", atoms)).sum()) if "forces" in offered else slope * len(atoms)
+    pull = float(abs(subject.get_quantity("forces", atoms)).sum()) if "forces" in offered else slope * len(atoms)
     extent = float(np.ptp(x, axis=0).max()) + float(atoms.cell.lengths().max(initial=0.0))
     return Rounding(noise, pull, bend, len(atoms), float(atoms.cell.volume) or math.inf, extent)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.calculator_paths import Paths
-from slopecheck.calculator_results import Subject
+from slopecheck.calculator_paths import PathChecks
+from slopecheck.calculator_results import CalculatorUnderTest
 from slopecheck.kinds import CALCULATOR_CHECKS
 from slopecheck.outcome import NotOffered, message_of
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
-from slopecheck.running import CALL, Plan, check_allowance, check_options
+from slopecheck.running import CALL, Plan, parse_inconclusive_option, parse_skip_and_timeout
 
 
 def check_calculator(
@@ -96,12 +96,12 @@ def check_calculator(
     labels = list(names) or [str(atoms.symbols) for atoms in structures]
     if len(labels) != len(structures):
         raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
-    skip = check_options("check_calculator", timeout, skip, CALCULATOR_CHECKS)
-    allowed = check_allowance("check_calculator", inconclusive, reason)
+    skip = parse_skip_and_timeout("check_calculator", timeout, skip, CALCULATOR_CHECKS)
+    allowed = parse_inconclusive_option("check_calculator", inconclusive, reason)
     name = getattr(factory, "__name__", type(factory).__name__)
     make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     result = Result(name, [], skip, "structure", "Checks of", seed, what="checks", allowed=allowed)
-    result.fill(make, timeout)
+    result.run_checks(make, timeout)
     if raises and not result.passed:
         raise CalculatorError(result)
     return result
@@ -119,22 +119,22 @@ class _Plan(Plan):
         seed: int,
         forked: bool,
     ) -> None:
-        self.name, subject = name, Subject(factory, name)
-        self.checks = [Paths(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
+        self.name, subject = name, CalculatorUnderTest(factory, name)
+        self.checks = [PathChecks(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
         kinds = [CALL, *(kind for kind in CALCULATOR_CHECKS if kind not in skip)]
         self.steps = [(label, kind) for label, _ in structures for kind in kinds]
 
-    def _checks(self, number: int) -> Paths:
+    def _select_structure_checks(self, number: int) -> PathChecks:
         return self.checks[number * len(self.checks) // len(self.steps)]
 
-    def make(self, number: int) -> Iterator[Check]:
-        checks = self._checks(number)
+    def run_step(self, number: int) -> Iterator[Check]:
+        checks = self._select_structure_checks(number)
         kind = checks.kind = self.steps[number][1]
         try:
-            yield from getattr(checks, kind.replace(" ", "_"))()
+            yield from getattr(checks, "check_" + kind.replace(" ", "_"))()
         except (NotImplementedError, NotOffered) as absent:
             note = str(absent) if isinstance(absent, NotOffered) else message_of(absent)
-            yield checks.check(kind, 1.0, 0.0, note, kind="not offered")
+            yield checks.make_check(kind, 1.0, 0.0, note, kind="not offered")
 
-    def lost(self, number: int, text: str) -> Check:
-        return self._checks(number).check("", math.inf, 0.0, text, kind=self.steps[number][1])
+    def make_failed_check(self, number: int, text: str) -> Check:
+        return self._select_structure_checks(number).make_check("", math.inf, 0.0, text, kind=self.steps[number][1])

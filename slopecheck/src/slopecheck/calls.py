@@ -12,9 +12,9 @@ import numpy as np
 
 from slopecheck.curves import BETTER
 from slopecheck.frameworks import THREADS, as_tuple
-from slopecheck.identities import EPSILON, PARTS, Identities, relative, size_of
+from slopecheck.identities import EPSILON, PARTS, IdentityChecks, compute_relative_error, find_largest_magnitude
 from slopecheck.outcome import message_of
-from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, Problem
+from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, FunctionAtPoint
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
@@ -24,161 +24,192 @@ REPEATS = 39
 OWN = 50  # largest number of the framework's functions in a call that are checked individually
 
 
-class Calls(Identities):
+class CallChecks(IdentityChecks):
     """Checks of how one function behaves in calls, with a method for each kind of check."""
 
     repeats = REPEATS
 
     @cached_property  # safe to cache: the problem does not change, and its `rng` is used only once
-    def _as_given(self) -> tuple[Arrays, list[Arrays]]:
+    def _arrays_in_user_dtypes(self) -> tuple[Arrays, list[Arrays]]:
         """Outputs for the user's inputs; then inputs, weights and directions in the dtypes of the user's arrays."""
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
-        outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
+        outputs = [
+            p.framework.to_host(y)
+            for y in as_tuple(p.framework.compute_outputs(p.copy_inputs()))
+            if p.framework.is_array(y)
+        ]
 
-        def weights() -> Arrays:
+        def draw_weights() -> Arrays:
             return [
                 w.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
-                for w, y in zip(p.weights(outputs), outputs, strict=True)
+                for w, y in zip(p.draw_cotangents(outputs), outputs, strict=True)
             ]
 
-        w, h = weights(), weights() if self.h else []
+        w, h = draw_weights(), draw_weights() if self.h else []
         u, v = ([u.astype(a.dtype) for u, a in zip(group, x, strict=bool(group))] for group in (self.u, self.v))
         return outputs, [x, w, u, v, h]
 
-    def form(self) -> Iterator[Check]:
+    def check_form(self) -> Iterator[Check]:
         """Check dtypes, shapes and devices of derivatives, and dtypes of outputs."""
-        p, (outputs, (x, *_)) = self.p, self._as_given
+        p, (outputs, (x, *_)) = self.p, self._arrays_in_user_dtypes
         given = [(p.names[i], a) for i, a in p.originals.items()]
         for name, array in (*given, *((f"output {k}", y) for k, y in enumerate(outputs))):
             if array.dtype.kind == "c":
                 note = f"{array.dtype} is not checked: check the same function with separate real and imaginary parts"
-                yield self.check(0, name, math.inf, 0.0, note, inconclusive=True)
+                yield self.make_check(0, name, math.inf, 0.0, note, inconclusive=True)
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
             wider = y.dtype.itemsize > widest.itemsize
-            yield self.check(0, f"output {k}", float(wider), 0.0, f"output is {y.dtype}; the inputs are {widest}")
+            yield self.make_check(0, f"output {k}", float(wider), 0.0, f"output is {y.dtype}; the inputs are {widest}")
         for order in self.orders:
-            a = p.arguments(*self._as_given[1])
-            arguments = itertools.chain(*self._list_arguments(a)[:order])
-            for (name, argument, wanted), g in zip(arguments, p.native_results(order, a), strict=True):
+            a = p.make_arguments(*self._arrays_in_user_dtypes[1])
+            arguments = itertools.chain(*self._list_labelled_arguments(a)[:order])
+            for (name, argument, wanted), g in zip(arguments, p.compute_native_results(order, a), strict=True):
                 if g is not None and argument is not None:
-                    yield self._form(order, name, g, argument, wanted)
+                    yield self._compare_dtype_shape_device(order, name, g, argument, wanted)
 
-    def _list_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
-        """Return the label, the native array and the NumPy values of each argument made from `_as_given`, by group."""
+    def _list_labelled_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
+        """Return the label, native array and NumPy values of each argument from `_arrays_in_user_dtypes`, by group."""
         natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(ARGUMENT_GROUPS)[1:])]
         return [
-            [(self.p.label(group, k), *pair) for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))]
-            for group, values, arrays in zip(ARGUMENT_GROUPS, natives, self._as_given[1], strict=True)
+            [
+                (self.p.label_argument(group, k), *pair)
+                for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))
+            ]
+            for group, values, arrays in zip(ARGUMENT_GROUPS, natives, self._arrays_in_user_dtypes[1], strict=True)
         ]
 
-    def unchanged(self) -> Iterator[Check]:
+    def check_unchanged(self) -> Iterator[Check]:
         """Check that no call modifies an argument."""
         p = self.p
         for order in (0, *self.orders):
-            a = p.arguments(*self._as_given[1])
-            p.native_results(order, a)
+            a = p.make_arguments(*self._arrays_in_user_dtypes[1])
+            p.compute_native_results(order, a)
             given = [(p.names[i], a.inputs[i], old) for i, old in p.originals.items()]
-            for (lowest, _), arguments in list(zip(ARGUMENT_GROUPS.values(), self._list_arguments(a), strict=True))[1:]:
+            for (lowest, _), arguments in list(
+                zip(ARGUMENT_GROUPS.values(), self._list_labelled_arguments(a), strict=True)
+            )[1:]:
                 given += [row for row in arguments if order >= lowest and row[1] is not None]
             for name, value, old in given:
                 same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
-                yield self.check(order, name, float(not same), 0.0, "it was modified by a call")
+                yield self.make_check(order, name, float(not same), 0.0, "it was modified by a call")
 
-    def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
+    def _compare_dtype_shape_device(
+        self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray
+    ) -> Check:
         """Compare the dtype, shape and device of a derivative with its argument."""
         p, what = self.p, DERIVATIVES[order]
-        array, note = p.host(derivative, f"{what} in {name}"), ""
+        array, note = p.read_array_values(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
             note = f"{what} is {array.dtype} {array.shape}; expected {wanted.dtype} {wanted.shape}, as {name}"
         elif p.framework.device_of(derivative) != p.framework.device_of(argument):
             note = f"{what} is on {p.framework.device_of(derivative)}; expected {p.framework.device_of(argument)}"
-        return self.check(order, name, float(bool(note)), 0.0, note)
+        return self.make_check(order, name, float(bool(note)), 0.0, note)
 
-    def repeat(self) -> Iterator[Check]:
+    def check_repeat(self) -> Iterator[Check]:
         """Check that repeated calls give bitwise equal results."""
         yield from self._compare_calls("from one call to the next", lambda part: [nullcontext()] * part.repeats)
 
-    def threads(self) -> Iterator[Check]:
+    def check_threads(self) -> Iterator[Check]:
         """Check that one, two and three threads give bitwise equal results."""
-        yield from self._compare_calls(f"with {THREADS} threads", lambda part: map(part.p.framework.threads, THREADS))
+        yield from self._compare_calls(
+            f"with {THREADS} threads", lambda part: map(part.p.framework.use_threads, THREADS)
+        )
 
-    def _compare_calls(self, what: str, contexts: Callable[["Calls"], Iterable[Any]]) -> Iterator[Check]:
+    def _compare_calls(self, what: str, contexts: Callable[["CallChecks"], Iterable[Any]]) -> Iterator[Check]:
         """Check that calls, each in a context, give bitwise equal results; name the framework function at fault."""
 
-        def check(part: Calls) -> list[Check]:
+        def compare_repeated_calls(part: CallChecks) -> list[Check]:
             calls = []
             for context in contexts(part):
                 with context:
-                    calls.append(part._results(part._arguments()))
+                    calls.append(part._compute_results(part._make_arguments()))
             return list(part._compare_bits(what, calls))
 
-        rows = check(self)
+        rows = compare_repeated_calls(self)
         wrong = any(row.failed for row in rows)
-        own = self._name_own_function(self.p.inputs, lambda part, given: check(part)) if wrong else ""
+        own = (
+            self._describe_failing_framework_function(self.p.inputs, lambda part, given: compare_repeated_calls(part))
+            if wrong
+            else ""
+        )
         yield from (replace(row, note=row.note + own) if row.failed else row for row in rows)
 
-    def kept(self) -> Iterator[Check]:
+    def check_kept(self) -> Iterator[Check]:
         """Check that later calls do not modify earlier results."""
-        p, a = self.p, self._arguments()
-        natives = [p.native_results(order, a) for order in (0, *self.orders)]
+        p, a = self.p, self._make_arguments()
+        natives = [p.compute_native_results(order, a) for order in (0, *self.orders)]
 
-        def values() -> list[Arrays]:
-            return [[p.framework.to_host(v) for v in part if p.framework.takes(v)] for part in natives]
+        def read_host_values() -> list[Arrays]:
+            return [[p.framework.to_host(v) for v in part if p.framework.is_array(v)] for part in natives]
 
-        before = values()
-        self._results(self._arguments(p.perturb(p.x, 2.0**-30)))
-        yield from self._compare_bits("after another call, which overwrites them", [before, values()])
+        before = read_host_values()
+        self._compute_results(self._make_arguments(p.perturb(p.x, 2.0**-30)))
+        yield from self._compare_bits("after another call, which overwrites them", [before, read_host_values()])
 
-    def history(self) -> Iterator[Check]:
+    def check_history(self) -> Iterator[Check]:
         """Check that results are bitwise equal after calls with other inputs."""
-        before = self._results(self._arguments())
+        before = self._compute_results(self._make_arguments())
         for point in (self.p.perturb(self.p.x, 2.0**-7), self.p.perturb(self.p.x, 2.0**-30)):
             with suppress(Exception):  # the point may be outside the domain
-                self._results(self._arguments(point))
-        yield from self._compare_bits("after calls with other inputs", [before, self._results(self._arguments())])
+                self._compute_results(self._make_arguments(point))
+        yield from self._compare_bits(
+            "after calls with other inputs", [before, self._compute_results(self._make_arguments())]
+        )
 
-    def alone(self) -> Iterator[Check]:
+    def check_alone(self) -> Iterator[Check]:
         """Check that derivatives for single inputs, directions or outputs agree with derivatives from joint calls."""
         p, many = self.p, range(len(self.p.x))
-        whole = self._results(self._arguments(), 1)
+        whole = self._compute_results(self._make_arguments(), 1)
         used = [k for k, w in enumerate(self.w) if w.size]
         for k in many if len(many) > 1 else ():
-            a = self._only(directions=k, second_directions=k)
+            a = self._keep_single_values(directions=k, second_directions=k)
             for order in self.orders:
-                one, joint = p.derivatives(order, a, k)[0][0], p.results(order, a)[k]
-                yield self._compare_with_joint(order, f"{self._label(k)} alone", one, joint, size_of(joint))
+                one, joint = p.compute_derivatives(order, a, k)[0][0], p.compute_results(order, a)[k]
+                yield self._compare_with_joint_call(
+                    order, f"{self._name_input(k)} alone", one, joint, find_largest_magnitude(joint)
+                )
 
-        def add_up(order: int, what: str, choices: Sequence[Arguments], number: int | None = None) -> Iterator[Check]:
+        def compare_sum_with_joint(
+            order: int, what: str, choices: Sequence[Arguments], number: int | None = None
+        ) -> Iterator[Check]:
             """Check that the first `number` results of single calls add up to the results of a joint call."""
             joint = whole[order - 1][:number]
-            for k, terms in enumerate(zip(*(p.results(order, a)[:number] for a in choices), strict=True)):
-                name = f"{self._argument(k)}, sum over {what}"
-                yield self._compare_with_joint(order, name, sum(terms), joint[k], sum(map(size_of, terms)))
+            for k, terms in enumerate(zip(*(p.compute_results(order, a)[:number] for a in choices), strict=True)):
+                name = f"{self._name_argument(k)}, sum over {what}"
+                yield self._compare_with_joint_call(
+                    order, name, sum(terms), joint[k], sum(map(find_largest_magnitude, terms))
+                )
 
         for order in self.orders[1:] if len(many) > 1 else ():
-            yield from add_up(order, "directions", [self._only(directions=k) for k in many], len(many) + len(used))
+            yield from compare_sum_with_joint(
+                order, "directions", [self._keep_single_values(directions=k) for k in many], len(many) + len(used)
+            )
         if len(self.orders) == 3:
-            choices = [self._only(second_directions=k, cotangent_directions=None) for k in many]
-            yield from add_up(3, "second directions", [*choices, self._only(second_directions=None)])
+            choices = [self._keep_single_values(second_directions=k, cotangent_directions=None) for k in many]
+            yield from compare_sum_with_joint(
+                3, "second directions", [*choices, self._keep_single_values(second_directions=None)]
+            )
         for order in self.orders if len(used) > 1 else ():
-            choices = [self._only(cotangents=k, cotangent_directions=k) for k in used]
-            yield from add_up(order, "outputs", choices, len(many))
+            choices = [self._keep_single_values(cotangents=k, cotangent_directions=k) for k in used]
+            yield from compare_sum_with_joint(order, "outputs", choices, len(many))
 
-    def _only(self, **numbers: int | None) -> Arguments:
+    def _keep_single_values(self, **numbers: int | None) -> Arguments:
         """Return arguments in which each named group keeps only the value of the given number (None: no value)."""
-        a = self._arguments()
+        a = self._make_arguments()
         for group, k in numbers.items():
             setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
         return a
 
-    def _compare_with_joint(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
-        error = relative(np.asarray(array), expected, usual)
-        allowed, unsure = self._tolerate_order(error, order)
+    def _compare_with_joint_call(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
+        error = compute_relative_error(np.asarray(array), expected, usual)
+        allowed, unsure = self._estimate_summation_tolerance(error, order)
         problem = f"differs by {error:.0e} from the result of a joint call" + f"; {BETTER}" * unsure
-        return self.check(order, what, error, allowed, problem, inconclusive=unsure)
+        return self.make_check(order, what, error, allowed, problem, inconclusive=unsure)
 
-    def _tolerate_order(self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None) -> tuple[float, bool]:
+    def _estimate_summation_tolerance(
+        self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None
+    ) -> tuple[float, bool]:
         """Return the relative difference that another order of summation may cause in results from order `lowest` on.
 
         The second value says whether a larger error may still be due to rounding. `numbers` holds the arrays of each
@@ -189,44 +220,54 @@ class Calls(Identities):
             return least, False
         own = numbers is None
         numbers = [self.p.x, *self.rest] if numbers is None else numbers
-        here = self._list_results(self.p.arguments(*numbers), lowest)
+        here = self._compute_flat_results(self.p.make_arguments(*numbers), lowest)
         rounding = 0.0
         for _ in range(3):
-            near = self.p.arguments(*(self.p.perturb(a, EPSILON) for a in numbers))
-            nearby = self._list_results(near, lowest)
-            rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
+            near = self.p.make_arguments(*(self.p.perturb(a, EPSILON) for a in numbers))
+            nearby = self._compute_flat_results(near, lowest)
+            rounding = max(rounding, *(compute_relative_error(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
         # Equal rows may make a matrix singular; the last bits then decide whether the logarithm of zero is taken.
         undefined = not own and math.isinf(error) and rounding > UNSURE
         return allowed, undefined or allowed < error <= MARGIN * rounding
 
-    def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
+    def _describe_failing_framework_function(
+        self, inputs: Sequence[Any], check: Callable[["CallChecks", list[Any]], Iterable[Check]]
+    ) -> str:
         """Return a remark if a function of the framework that the call uses also fails by itself, else "".
 
         `check` applies the failed check to this function with the arrays that the function receives in the call.
         """
-        for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
+        for name, framework, given in itertools.islice(self.p.framework.list_called_functions(inputs), OWN):
             with suppress(Exception):  # the function may not be differentiable by itself
-                part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.compare_in_layout(part._arguments().inputs)  # fails only if the function is random
+                part = CallChecks(FunctionAtPoint(framework, given, np.random.default_rng(0)), name, len(self.orders))
+                again = part.compare_with_contiguous_inputs(
+                    part._make_arguments().inputs
+                )  # fails only if the function is random
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do the results of {name} alone: the cause is in {framework.name}"
         return ""
 
-    def compare_in_layout(self, inputs: list[Any]) -> Iterable[Check]:
+    def compare_with_contiguous_inputs(self, inputs: list[Any]) -> Iterable[Check]:
         """Compare results for contiguous inputs with results for `inputs`, which hold the same values."""
-        other, usual = self._arguments(), [[size_of(a) for a in part] for part in self._results(self._arguments())]
+        other, usual = (
+            self._make_arguments(),
+            [[find_largest_magnitude(a) for a in part] for part in self._compute_results(self._make_arguments())],
+        )
         other.inputs = inputs
-        return self._compare_layouts("", self._arguments(), other, 0, usual)
+        return self._compare_layouts("", self._make_arguments(), other, 0, usual)
 
-    def layout(self) -> Iterator[Check]:
+    def check_layout(self) -> Iterator[Check]:
         """Check that the memory layout of inputs, cotangents and directions changes results at most by rounding."""
-        p, usual = self.p, [[size_of(a) for a in part] for part in self._results(self._arguments())]
+        p, usual = (
+            self.p,
+            [[find_largest_magnitude(a) for a in part] for part in self._compute_results(self._make_arguments())],
+        )
         for (group, (lowest, _)), arrays in zip(ARGUMENT_GROUPS.items(), [p.x, *self.rest], strict=True):
             for k, array in enumerate(arrays if lowest <= len(self.orders) else ()):
                 like = p.inputs[p.wanted[0 if "cotangent" in group else k]]
-                for name, value in self._layouts(array, like):
-                    plain, other = self._arguments(), self._arguments()
+                for name, value in self._copy_in_layouts(array, like):
+                    plain, other = self._make_arguments(), self._make_arguments()
                     at = p.wanted[k] if group == "inputs" else k
                     same = np.repeat(array[:1], len(array), axis=0) if name == "expanded" else array
                     getattr(plain, group)[at] = p.framework.from_host(same, like)
@@ -234,14 +275,20 @@ class Calls(Identities):
                     moved = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
                     numbers = None if same is array else moved  # None stands for the original point
                     for row in self._compare_layouts(
-                        f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
+                        f"{p.label_argument(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
                     ):
                         own = row.failed and group == "inputs" and not math.isinf(row.error)
-                        more = self._name_own_function(other.inputs, Calls.compare_in_layout) if own else ""
+                        more = (
+                            self._describe_failing_framework_function(
+                                other.inputs, CallChecks.compare_with_contiguous_inputs
+                            )
+                            if own
+                            else ""
+                        )
                         yield replace(row, note=row.note + more)
 
-    def _layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
-        return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
+    def _copy_in_layouts(self, array: np.ndarray, like: Any) -> Collection[tuple[str, Any]]:
+        return self.p.framework.copy_in_layouts(array, like).items() if array.ndim and array.size else ()
 
     def _compare_layouts(
         self,
@@ -255,24 +302,24 @@ class Calls(Identities):
         """Compare results for a contiguous array with results for the same values in another layout.
 
         `usual` holds the magnitudes of results at the original point, because results for equal rows may vanish up to
-        rounding. `numbers` holds the values of all arguments, for `_tolerate_order`.
+        rounding. `numbers` holds the values of all arguments, for `_estimate_summation_tolerance`.
         """
         try:
-            right = self._results(plain, lowest)
+            right = self._compute_results(plain, lowest)
         except Exception:  # the function rejects these values in the plain layout, too
             return
         allowed, unsure = ROUNDING, False
         try:
-            results = self._results(other, lowest)
+            results = self._compute_results(other, lowest)
         except Exception as error:  # any error is specific to this layout
             worst, problem = math.inf, f"raises only in this layout: {message_of(error)}"
         else:
             errors = [
-                (relative(a, b, size), PARTS[lowest + part])
+                (compute_relative_error(a, b, size), PARTS[lowest + part])
                 for part, rows in enumerate(zip(results, right, usual, strict=True))
                 for a, b, size in zip(*rows, strict=True)
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
-            allowed, unsure = self._tolerate_order(worst, lowest, numbers)
+            allowed, unsure = self._estimate_summation_tolerance(worst, lowest, numbers)
             problem = f"{where} differ from results in the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
-        yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
+        yield self.make_check("", what, worst, allowed, problem, inconclusive=unsure)

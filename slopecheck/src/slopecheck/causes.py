@@ -17,7 +17,7 @@ SHEARS = ("yz", "xz", "xy")
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComponentComparison:
     """Claimed components and the values from differences, with the tolerances of both."""
 
     given: np.ndarray
@@ -25,15 +25,15 @@ class Compared:
     rounding: float
     allowed: np.ndarray
 
-    def fits(self, given: np.ndarray, differences: np.ndarray, more: np.ndarray | float = 0.0) -> bool:
+    def components_agree(self, given: np.ndarray, differences: np.ndarray, more: np.ndarray | float = 0.0) -> bool:
         """Return whether two arrays of components agree."""
         return bool((abs(given - differences) <= self.rounding + self.allowed + more).all())
 
-    def select(self, which: slice | np.ndarray) -> "Compared":
+    def select(self, which: slice | np.ndarray) -> "ComponentComparison":
         """Return a subset of the components."""
-        return Compared(self.given[which], self.differences[which], self.rounding, self.allowed[which])
+        return ComponentComparison(self.given[which], self.differences[which], self.rounding, self.allowed[which])
 
-    def factor(self, least: int) -> tuple[float, float] | None:
+    def find_common_factor(self, least: int) -> tuple[float, float] | None:
         """Return the common factor of all components and its uncertainty.
 
         Return None if there is no common factor, if it is too uncertain, or if fewer than `least` components show it.
@@ -46,12 +46,15 @@ class Compared:
         factor = float(self.given[best] / self.differences[best])
         unsure = float((abs(factor) * self.allowed[best] + self.rounding) / size)
         bounds = abs(factor) * self.allowed + unsure * abs(self.differences)
-        if not (unsure <= KNOWN * max(abs(factor), KNOWN) and self.fits(self.given, factor * self.differences, bounds)):
+        if not (
+            unsure <= KNOWN * max(abs(factor), KNOWN)
+            and self.components_agree(self.given, factor * self.differences, bounds)
+        ):
             return None
         return factor, unsure
 
 
-def _units(length: int) -> dict[str, float]:
+def _list_unit_factors(length: int) -> dict[str, float]:
     """Return the factors of common unit mistakes, by description, for a quantity in eV/Å^length."""
     from ase import units
 
@@ -83,58 +86,60 @@ def _describe_factor(
     return f"{text}: {causes[0]}" if len(causes) == 1 else text
 
 
-def _exact(number: int) -> dict[str, float]:
+def _list_counting_factors(number: int) -> dict[str, float]:
     counts = {"each pair of atoms counted twice?": 2.0, "only one of the two atoms of each pair counted?": 0.5}
     per_atom = {"the number of atoms: an energy per atom?": number, "divided by the number of atoms?": 1 / number}
     return counts | (per_atom if number > 1 else {})
 
 
-def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
+def guess_cause_in_forces(compared: ComponentComparison, forces: np.ndarray) -> str:
     """Guess the cause of wrong forces from the compared first atoms and all `forces`; return "" if none fits."""
     rows = compared.differences.reshape(-1, 3)
     bounds = compared.rounding + compared.allowed.reshape(-1, 3)
     found = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
     moved = [(a, int(p[0])) for a, p in enumerate(found) if len(p) == 1 and p[0] != a]
     order = len(moved) > 1 and all(len(p) == 1 for p in found)
-    known = compared.factor(min(3, compared.given.size))
+    known = compared.find_common_factor(min(3, compared.given.size))
     if known is not None:
-        return _describe_factor(*known, _exact(len(forces)), _units(1), *["another order of atoms?"] * order)
+        return _describe_factor(
+            *known, _list_counting_factors(len(forces)), _list_unit_factors(1), *["another order of atoms?"] * order
+        )
     if order:
         return f"the force on atom {moved[0][0]} is in the row of atom {moved[0][1]}: another order of atoms?"
     return ""
 
 
-def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
+def guess_cause_in_gradient(compared: ComponentComparison, transposed: np.ndarray | None) -> str:
     """Guess the cause of a wrong gradient from its elements and from its transpose; return "" if none fits."""
     clear = abs(compared.differences) > CLEAR * compared.allowed
     if clear.any() and not compared.given.any():
         return "every element is zero: detached, or computed without a graph?"
-    known = compared.factor(min(2, compared.given.size))
+    known = compared.find_common_factor(min(2, compared.given.size))
     if known is not None:
         return _describe_factor(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {})
-    if transposed is not None and compared.fits(transposed, compared.differences):
+    if transposed is not None and compared.components_agree(transposed, compared.differences):
         return "the transpose of the gradient agrees: transposed?"
     return ""
 
 
-def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str:
+def guess_cause_in_stress(compared: ComponentComparison, number: int, volume: float) -> str:
     """Guess the cause of a wrong stress from its components in Voigt order; return "" if none fits."""
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
-    known = compared.factor(3)
+    known = compared.find_common_factor(3)
     if known is not None:
-        return _describe_factor(*known, exact | _exact(number), _units(3))
+        return _describe_factor(*known, exact | _list_counting_factors(number), _list_unit_factors(3))
     normal, shear = compared.select(slice(3)), compared.select(slice(3, 6))
     wrong = np.flatnonzero(~(abs(compared.given - compared.differences) <= compared.rounding + compared.allowed))
-    found, alone = [], compared.select(wrong).factor(1) if len(wrong) == 1 else None
-    if normal.fits(normal.given, normal.differences):
-        factor, unsure = shear.factor(2) or (1.0, 0.0)
+    found, alone = [], compared.select(wrong).find_common_factor(1) if len(wrong) == 1 else None
+    if normal.components_agree(normal.given, normal.differences):
+        factor, unsure = shear.find_common_factor(2) or (1.0, 0.0)
         texts = {2.0: "twice what differences give: Voigt factor?", 0.5: "half what differences give: Voigt factor?"}
         texts[-1.0] = "the negative of what differences give?"
         found += [f"the shear is {text}" for value, text in texts.items() if abs(factor - value) <= unsure]
         found += [
             f"the shear is in the order {', '.join(SHEARS[i] for i in order)}; expected {', '.join(SHEARS)}?"
             for order in list(permutations(range(3)))[1:]
-            if shear.fits(shear.given, shear.differences[[*order]], shear.allowed[[*order]])
+            if shear.components_agree(shear.given, shear.differences[[*order]], shear.allowed[[*order]])
         ]
     if alone and abs(alone[0] + 1) <= alone[1]:
         found.append("this component alone has the other sign?")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slopecheck import __version__
-from slopecheck.terminal import Commands, Finite, plain_console, say
+from slopecheck.terminal import Commands, FiniteFloatRange, make_escaping_console, print_escaped
 
 if TYPE_CHECKING:
     from slopecheck.result import Result
@@ -26,7 +26,7 @@ def main() -> None:
     """
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
+def _add_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that both commands share."""
     options = (
         click.option(
@@ -38,7 +38,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--timeout",
-            type=Finite(0, min_open=True),
+            type=FiniteFloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Time limit for one kind of check [default: none].",
         ),
@@ -68,7 +68,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="MODULE:ARGUMENTS")
 @click.option("--order", type=click.IntRange(1, 3), help="Highest order of derivatives [default: as --vjp..., else 2].")
-@click.option("--accuracy", type=Finite(0, 1), default=0.0, metavar="ERROR", help="Relative error that is accepted.")
+@click.option(
+    "--accuracy", type=FiniteFloatRange(0, 1), default=0.0, metavar="ERROR", help="Relative error that is accepted."
+)
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Make about N calls by comparing fewer elements.")
 @click.option(
     "--framework",
@@ -78,7 +80,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--vjp", metavar="MODULE:FUNCTION", help="Function that returns the gradients of a NumPy function.")
 @click.option("--vjp2", metavar="MODULE:FUNCTION", help="Function that returns second derivatives; needs --vjp.")
 @click.option("--vjp3", metavar="MODULE:FUNCTION", help="Function that returns third derivatives; needs --vjp2.")
-@_options
+@_add_shared_options
 @click.pass_context
 def function(
     ctx: click.Context,
@@ -103,7 +105,7 @@ def function(
     from slopecheck.loading import LoadError, load
     from slopecheck.outcome import message_of
 
-    def check(**keywords: Any) -> "Result":
+    def load_and_check_function(**keywords: Any) -> "Result":
         own = load(name, "function")
         given = [None if word is None else load(word, "derivative") for word in (vjp, vjp2, vjp3)]
         while given and given[-1] is None:
@@ -118,7 +120,7 @@ def function(
         keywords |= {"order": order, "framework": framework, "accuracy": accuracy, "calls": calls}
         return check_derivatives(own, inputs, vjp=derivatives, **keywords)
 
-    _check_in_process(ctx, name, check, **options)
+    _check_report_and_exit(ctx, name, load_and_check_function, **options)
 
 
 @main.command(short_help="Check an ASE calculator.")
@@ -132,7 +134,7 @@ def function(
     help="A molecule or crystal in any format that ASE reads; INDEX selects the frame of a trajectory [default: the "
     "last]. Repeatable.",
 )
-@_options
+@_add_shared_options
 @click.pass_context
 def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options: Any) -> None:
     """Check forces, stress, symmetry and continuity of the ASE calculator that FACTORY returns.
@@ -144,14 +146,14 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
     from slopecheck.loading import load
     from slopecheck.structures import read_atoms
 
-    def check(**keywords: Any) -> "Result":
+    def load_and_check_calculator(**keywords: Any) -> "Result":
         structures, names = [read_atoms(file) for file in files], [Path(file).name for file in files]
         return check_calculator(load(name, "factory"), structures, names=names, **keywords)
 
-    _check_in_process(ctx, name, check, **options)
+    _check_report_and_exit(ctx, name, load_and_check_calculator, **options)
 
 
-def _check_in_process(
+def _check_report_and_exit(
     ctx: click.Context,
     name: str,
     check: Callable[..., "Result"],
@@ -168,37 +170,37 @@ def _check_in_process(
     from slopecheck.loading import LoadError
     from slopecheck.report import read
 
-    def show(result: "Result", all_of_it: bool) -> None:
+    def print_table(result: "Result", all_of_it: bool) -> None:
         result.name = name
-        say(result.table(all_of_it))
+        print_escaped(result.table(all_of_it))
 
     fresh = copy_context()
     fresh.run(running.FRESH.set, True)
     allowed = {"inconclusive": "allow" if reason else "fail", "reason": reason}
     try:
-        left_out, earlier = running.left_out_by(skipped), read(against) if against else None
+        left_out, earlier = running.parse_skip_options(skipped), read(against) if against else None
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
         result = fresh.run(check, skip=left_out, timeout=timeout or math.inf, seed=seed, raises=False, **allowed)
     except KeyboardInterrupt as interrupt:
         if known := getattr(interrupt, "result", None):
             with suppress(OSError):  # the terminal may have been closed
-                show(known, True)
-                say(f"{progress.result(known.checks)}, then interrupted")
+                print_table(known, True)
+                print_escaped(f"{progress.describe_counts(known.checks)}, then interrupted")
         raise
     except LoadError as error:
         if error.__cause__:
-            say("".join(traceback.format_exception(error.__cause__)), err=True)
+            print_escaped("".join(traceback.format_exception(error.__cause__)), err=True)
         raise click.UsageError(str(error)) from error
     except (ValueError, TypeError, ImportError, OSError) as error:
         text = str(error).removeprefix("check_calculator: ").removeprefix("check_derivatives: ")
         raise click.UsageError(text) from error
-    show(result, every)
-    written = _report(result, folder, earlier)
+    print_table(result, every)
+    written = _compare_and_write_report(result, folder, earlier)
     ctx.exit({"passed": 0, "failed": 1, "inconclusive": 3}[result.verdict] if written else 1)
 
 
-def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:
+def _compare_and_write_report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:
     """Print what changed since an earlier report, and write the new one; return whether it could be written."""
     from slopecheck.compare import compare
     from slopecheck.console import print_comparison
@@ -206,13 +208,13 @@ def _report(result: "Result", folder: Path | None, earlier: dict[str, Any] | Non
 
     if earlier:
         changes = compare(earlier, checks_of(earlier), result.report(), result.checks, result.terms)
-        print_comparison(plain_console(), changes)
+        print_comparison(make_escaping_console(), changes)
     if folder is None:
         return True
     try:
         replace_files(folder, {name: result.encode(name) for name in ("report.html", "report.json")})
     except OSError as error:
-        say(f"Error: the report was not written: {error}", err=True)
+        print_escaped(f"Error: the report was not written: {error}", err=True)
         return False
-    say(f"Report: {folder / 'report.html'}")
+    print_escaped(f"Report: {folder / 'report.html'}")
     return True

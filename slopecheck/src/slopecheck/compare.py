@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slopecheck.record import Check
-from slopecheck.terms import Terms
+from slopecheck.terms import ReportTerms
 
 # Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
@@ -51,7 +51,7 @@ def _accuracy_changed(then: Check, now: Check) -> bool:
     return high > FACTOR * low and high > NEGLIGIBLE * now.tolerance
 
 
-def _look_up(report: Mapping[str, Any], place: Sequence[str]) -> str:
+def _look_up_setting(report: Mapping[str, Any], place: Sequence[str]) -> str:
     value: Any = report
     for key in place:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -63,7 +63,7 @@ def compare(
     earlier_checks: Sequence[Check],
     report: Mapping[str, Any],
     checks: Sequence[Check],
-    terms: Terms,
+    terms: ReportTerms,
     asked: tuple[Collection[str], Collection[str], Collection[str]] | None = None,
 ) -> Comparison:
     """Compare two reports and their checks.
@@ -79,12 +79,12 @@ def compare(
     pairs = [(before[key], after[key]) for key in after if key in before]
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
     return Comparison(
-        date=_look_up(earlier, ("date",)),
-        commit=_look_up(earlier, terms.influences["commit"]) if "commit" in terms.influences else "",
+        date=_look_up_setting(earlier, ("date",)),
+        commit=_look_up_setting(earlier, terms.influences["commit"]) if "commit" in terms.influences else "",
         influences=[
-            (name, _look_up(earlier, place), _look_up(report, place))
+            (name, _look_up_setting(earlier, place), _look_up_setting(report, place))
             for name, place in terms.influences.items()
-            if _look_up(earlier, place) != _look_up(report, place)
+            if _look_up_setting(earlier, place) != _look_up_setting(report, place)
         ],
         same_bits=sum(a.digest == b.digest for a, b in digests),
         changed_bits=[(a, b) for a, b in digests if a.digest != b.digest],

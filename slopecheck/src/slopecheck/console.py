@@ -9,14 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from slopecheck.compare import FACTOR, Comparison
-from slopecheck.failures import failures, withheld
+from slopecheck.failures import group_failures, group_not_offered
 from slopecheck.record import Check
-from slopecheck.summary import number, summarise
-from slopecheck.terminal import mark
-from slopecheck.terms import Terms
+from slopecheck.summary import format_number, summarise
+from slopecheck.terminal import format_pass_mark
+from slopecheck.terms import ReportTerms
 
 
-def table_of(
+def make_empty_table(
     words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None
 ) -> Table:
     """Return an empty table with the given headers of text columns and of number columns."""
@@ -28,29 +28,33 @@ def table_of(
     return table
 
 
-def print_summary(console: Console, checks: Sequence[Check], terms: Terms) -> None:
+def print_summary(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Print a row for each backend and dtype under each operator, within 80 columns."""
-    table = table_of(("operator, backend", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
+    table = make_empty_table(("operator, backend", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
     for operator, rows in groupby(summarise(checks, terms), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
-            numbers = (number(row.error), number(row.tolerance), row.order, row.other_kinds, f"{row.seconds:.2f}")
-            table.add_row(f"{mark(console, row.passed)} {escape(row.backend)}", row.dtype, *numbers)
+            numbers = (
+                format_number(row.error),
+                format_number(row.tolerance),
+                row.order,
+                row.other_kinds,
+                f"{row.seconds:.2f}",
+            )
+            table.add_row(f"{format_pass_mark(console, row.passed)} {escape(row.backend)}", row.dtype, *numbers)
     console.print(table)
     console.print(terms.legend, style="dim")
 
 
-def print_failures(console: Console, checks: Sequence[Check], terms: Terms) -> None:
+def print_failures(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Print each kind of failure with its count and cases, and the traceback of the first exception."""
-    groups = failures(checks, terms)
+    groups = group_failures(checks, terms)
     if groups:
         console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")
     for f in groups:
         name = " in ".join(filter(None, (f.operator, f.backend)))
-        console.print(
-            f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} check{'s'[: f.count > 1]}",
-            end="",
-        )
+        mark, checks = format_pass_mark(console, False), "checks" if f.count > 1 else "check"
+        console.print(f"  {mark} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} {checks}", end="")
         console.print(f" [dim]({escape(f.where)})[/]")
         for text in (*f.remarks, *f.trace.splitlines()):
             console.print(f"      {escape(text)}", style="dim")
@@ -58,9 +62,9 @@ def print_failures(console: Console, checks: Sequence[Check], terms: Terms) -> N
         console.print()
 
 
-def print_withheld(console: Console, checks: Sequence[Check], terms: Terms) -> None:
+def print_not_offered(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Print which checks a user's function does not offer, and why."""
-    groups = withheld(checks, terms)
+    groups = group_not_offered(checks, terms)
     for w in groups:
         console.print(f"Not offered by {escape(w.backend)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
         console.print(f"      {escape(w.where)}", style="dim")
@@ -68,11 +72,11 @@ def print_withheld(console: Console, checks: Sequence[Check], terms: Terms) -> N
         console.print()
 
 
-def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
-    table = table_of(("operator", "backend", "dtype", "kind", "case", "field"), ("error then", "now"), title)
+def _make_changes_table(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
+    table = make_empty_table(("operator", "backend", "dtype", "kind", "case", "field"), ("error then", "now"), title)
     for then, now in changes:
         texts = (escape(t) for t in (now.operator, now.backend, now.dtype, now.kind, now.case, now.field))
-        table.add_row(*texts, number(then.error), number(now.error))
+        table.add_row(*texts, format_number(then.error), format_number(now.error))
     return table
 
 
@@ -94,4 +98,4 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             console.print(f"  {sum(counts.values())} {what} checks of {escape(backend)}, {dtype}: {names}")
     for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
         if changes:
-            console.print(_pairs(title, changes))
+            console.print(_make_changes_table(title, changes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slopecheck.exact import difference, dot
+from slopecheck.exact import dot_with_magnitude, subtract_with_error
 from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess
 from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
 
@@ -45,7 +45,7 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedArray:
     """An array and the estimated rounding errors of its elements.
 
     `seen` is the full change of the array when the last bits of the inputs change; `rounding` may be limited to less. A
@@ -57,22 +57,22 @@ class Rounded:
     seen: np.ndarray | None = None
 
     @property
-    def doubt(self) -> np.ndarray:
+    def full_rounding(self) -> np.ndarray:
         """`seen` if it was estimated, else `rounding`."""
         return self.rounding if self.seen is None else self.seen
 
-    def turning(self, size: np.ndarray) -> float:
+    def estimate_condition_number(self, size: np.ndarray) -> float:
         """Return the relative change of the array per relative change of the inputs, at least 1.
 
         The relative truncation error for a step of relative length h is about (h times this number) squared.
         """
         total = float(np.sum(abs(self.values) * size))
-        factor = float(np.sum(self.doubt * size)) / EPSILON / total if total > 0 else 1.0
+        factor = float(np.sum(self.full_rounding * size)) / EPSILON / total if total > 0 else 1.0
         return max(1.0, factor)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CurveVerdict:
     """Verdict on a curve of differences, as plotted in reports; `order` is None if the curve is exact up to rounding.
 
     If the verdict is `inconclusive`, the problem says why the derivative cannot be judged.
@@ -93,7 +93,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Part:
+class ElementComparison:
     """Comparison of the derivative along some elements with central differences."""
 
     elements: np.ndarray  # flat indices of the elements
@@ -105,19 +105,19 @@ class Part:
     bent: bool = False  # whether the values show a kink
 
     @property
-    def ratio(self) -> float:
+    def error_ratio(self) -> float:
         """Error divided by tolerance; infinity if either is NaN."""
         quotient = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
         return quotient if math.isfinite(quotient) else math.inf
 
     @property
-    def rank(self) -> tuple[bool, bool, float]:
+    def severity_key(self) -> tuple[bool, bool, float]:
         """Sort key, largest for the worst: an error of the derivative, then an undecided comparison, then the ratio."""
-        return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
+        return self.error_ratio > 1 and self.decided, self.hidden or self.error_ratio > 1, self.error_ratio
 
 
 @dataclass(frozen=True)
-class Claim:
+class GradientClaim:
     """The claimed gradient of a function `phi` at a point `x`, to be compared with differences.
 
     `noise` is the rounding error of the function (`estimate_noise`). An error that
@@ -125,12 +125,12 @@ class Claim:
     """
 
     phi: Scalar
-    gradient: Rounded
+    gradient: RoundedArray
     x: np.ndarray
     noise: float
     least: float = 0.0
 
-    def examine(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> Verdict:
+    def compare_over_steps(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> CurveVerdict:
         """Compare the derivative along `v` with central differences over a range of steps.
 
         `scale` is the sum of |terms| of the function's value. `slope.assess` judges the curve with the estimated
@@ -143,24 +143,26 @@ class Claim:
         phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
         if not np.isfinite(gradient.values).all():
             bad = gradient.values[~np.isfinite(gradient.values)][0]
-            return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
+            return CurveVerdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
         # Rounding was estimated from changes with random signs, which may add up along one direction.
-        turning = gradient.turning(abs(v)) * math.sqrt(x.size)
+        turning = gradient.estimate_condition_number(abs(v)) * math.sqrt(x.size)
         errors, floors, doubts = [], [], []
         for h in STEPS:
-            gap = difference(x + h * v, x - h * v)
+            gap = subtract_with_error(x + h * v, x - h * v)
             change = phi(x + h * v) - phi(x - h * v)
-            product, size = dot([gradient.values, gradient.values], gap)
+            product, size = dot_with_magnitude([gradient.values, gradient.values], gap)
             if not size > MARGIN * noise:  # if the gradient vanishes, errors are relative to the value
                 size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
-            rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
+            rounding, doubt = [
+                2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.full_rounding)
+            ]
             errors.append((change - product) / size)
             floors.append(MARGIN * (rounding / size + 2.0**-50))
             truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
             doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
-        return _assess_errors(errors, floors, doubts, self.describe_one_sided(v), sensitive)
+        return _assess_errors(errors, floors, doubts, self.describe_jump_or_kink(v), sensitive)
 
-    def describe_one_sided(self, v: np.ndarray) -> str:
+    def describe_jump_or_kink(self, v: np.ndarray) -> str:
         """Describe the values on both sides of a jump, or the slopes on both sides of a kink; "" elsewhere."""
         phi, x, noise = self.phi, self.x, self.noise
         high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
@@ -184,7 +186,7 @@ class Claim:
             return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
         return ""
 
-    def along(self, v: np.ndarray) -> Part:
+    def compare_at_best_step(self, v: np.ndarray) -> ElementComparison:
         """Compare the derivative along `v` with differences, whose steps are multiples of `v`.
 
         The result is from the step with the smallest tolerance. If it fails, smaller steps are tried, because a kink
@@ -192,25 +194,25 @@ class Claim:
         """
         elements = np.flatnonzero(v)
         if not np.isfinite(self.gradient.values.flat[elements]).all():
-            return Part(elements, math.inf, 0.0, math.nan)
-        part = self._along(v, NEAR)
+            return ElementComparison(elements, math.inf, 0.0, math.nan)
+        part = self._compare_at_given_steps(v, NEAR)
         if part.hidden:  # larger steps reduce the effect of rounding
-            part = min(part, self._along(v, WIDER), key=lambda p: p.allowed)
+            part = min(part, self._compare_at_given_steps(v, WIDER), key=lambda p: p.allowed)
         if part.error <= part.allowed < math.inf:  # a kink at the point does not affect central differences
-            return replace(part, error=math.inf) if part.bent and self.describe_one_sided(v) else part
-        nearer = self._along(v, NEARER)
+            return replace(part, error=math.inf) if part.bent and self.describe_jump_or_kink(v) else part
+        nearer = self._compare_at_given_steps(v, NEARER)
         blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
         return replace(part, decided=False) if blind else nearer
 
-    def _along(self, v: np.ndarray, steps: tuple[float, ...]) -> Part:
+    def _compare_at_given_steps(self, v: np.ndarray, steps: tuple[float, ...]) -> ElementComparison:
         phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
         elements = np.flatnonzero(v)
-        best, sure = Part(elements, math.inf, math.inf, math.nan, False), (math.inf, math.inf)
+        best, sure = ElementComparison(elements, math.inf, math.inf, math.nan, False), (math.inf, math.inf)
         middle, bends = phi(x), []
         unit = v.flat[elements]
         size = abs(unit)
         claim = float(gradient.values.flat[elements] @ unit)
-        doubt = Rounded(gradient.values.flat[elements], gradient.doubt.flat[elements])
+        doubt = RoundedArray(gradient.values.flat[elements], gradient.full_rounding.flat[elements])
         for h in steps:
             slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
             for step in (h, h / 2):
@@ -233,21 +235,21 @@ class Claim:
                 known = max(abs(claim), abs(difference))
                 matters = abs(claim) > max(self.least, MARGIN * (MARGIN * noise + float(doubt.rounding @ size)))
                 hidden = matters and allowed > HIDDEN * known
-                best = Part(elements, error, allowed, difference, hidden=hidden)
-            turned = h * doubt.turning(size)
+                best = ElementComparison(elements, error, allowed, difference, hidden=hidden)
+            turned = h * doubt.estimate_condition_number(size)
             curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
             sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
         # The second difference falls with the square of the step for a smooth function, but linearly at a kink.
         bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
         return replace(best, decided=sure[1] > sure[0], bent=bent)
 
-    def compute_slope(self, v: np.ndarray) -> tuple[float, float]:
+    def estimate_slope(self, v: np.ndarray) -> tuple[float, float]:
         """Return the derivative along `v` from differences, and its tolerance."""
-        nothing = Rounded(np.zeros_like(self.x), np.zeros_like(self.x))
-        part = replace(self, gradient=nothing, least=0.0)._along(v, NEAR)
+        nothing = RoundedArray(np.zeros_like(self.x), np.zeros_like(self.x))
+        part = replace(self, gradient=nothing, least=0.0)._compare_at_given_steps(v, NEAR)
         return part.difference, part.allowed
 
-    def compare_parts(
+    def compare_element_groups(
         self, sizes: np.ndarray, groups: Iterable[np.ndarray], named: Callable[[tuple[int, ...]], str]
     ) -> tuple[float, str, bool]:
         """Compare groups of elements (flat indices) of the gradient with differences, in steps of `sizes`.
@@ -257,32 +259,38 @@ class Claim:
         """
         signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # equal signs of terms avoid cancellation
 
-        def judged(group: np.ndarray) -> Part:
+        def compare_group(group: np.ndarray) -> ElementComparison:
             v = np.zeros_like(self.x)
             v.flat[group] = signed.flat[group]
-            return self.along(v)
+            return self.compare_at_best_step(v)
 
-        def worst(groups: Iterable[np.ndarray]) -> Part:
-            return max(map(judged, groups), key=lambda part: part.rank)
+        def find_worst_group(groups: Iterable[np.ndarray]) -> ElementComparison:
+            return max(map(compare_group, groups), key=lambda part: part.severity_key)
 
-        largest = worst(groups)
-        while largest.ratio > 1 and largest.elements.size > 1:
-            half = worst(np.array_split(largest.elements, 2))
-            if not half.ratio > 1 or half.decided < largest.decided:
+        largest = find_worst_group(groups)
+        while largest.error_ratio > 1 and largest.elements.size > 1:
+            half = find_worst_group(np.array_split(largest.elements, 2))
+            if not half.error_ratio > 1 or half.decided < largest.decided:
                 break
             largest = half
-        if largest.ratio <= 1:
-            note = self._describe_part(largest, sizes, named) + f": others hide it; {BETTER}" if largest.hidden else ""
-            return largest.ratio, note, largest.hidden
+        if largest.error_ratio <= 1:
+            note = (
+                self._describe_comparison(largest, sizes, named) + f": others hide it; {BETTER}"
+                if largest.hidden
+                else ""
+            )
+            return largest.error_ratio, note, largest.hidden
         v = np.zeros_like(self.x)
         v.flat[largest.elements] = sizes.flat[largest.elements]
-        sides = self.describe_one_sided(v)
+        sides = self.describe_jump_or_kink(v)
         inconclusive = not (largest.decided or sides)
         hidden = f"rounding, curvature or the domain hide more; {BETTER}" if inconclusive else sides
-        texts = self._describe_part(largest, sizes, named), hidden
-        return largest.ratio, "; ".join(filter(None, texts)), inconclusive
+        texts = self._describe_comparison(largest, sizes, named), hidden
+        return largest.error_ratio, "; ".join(filter(None, texts)), inconclusive
 
-    def _describe_part(self, part: Part, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
+    def _describe_comparison(
+        self, part: ElementComparison, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]
+    ) -> str:
         """Describe the error of a comparison; for a single element, give the unscaled derivative."""
         gradient = self.gradient
         index = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
@@ -299,7 +307,7 @@ class Claim:
 
 def _assess_errors(
     signed: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
-) -> Verdict:
+) -> CurveVerdict:
     errors = [abs(error) for error in signed]
     points = tuple(zip(STEPS, errors, strict=True))
     truncation = errors[0] / STEPS[0] ** 2
@@ -310,15 +318,15 @@ def _assess_errors(
     for start, curve in enumerate([] if sides else curves):
         if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= sensitive:
             remark = f"steps above {STEPS[start]:.0e} cross a kink, or the curvature is large" if start > 1 else ""
-            return Verdict(points, curve.best, tolerance, curve.order, "", remark)
+            return CurveVerdict(points, curve.best, tolerance, curve.order, "", remark)
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
     beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
     power = max((curve.order or 0.0 for curve in curves), default=0.0)
-    limits = _limits(signed, floors) if power >= SHALLOW and not sides else []
+    limits = _extrapolate_limits(signed, floors) if power >= SHALLOW and not sides else []
     for k, (limit, bound) in enumerate(limits):
         if bound <= sensitive and limit <= BEST and all(a <= max(BEST, b) for a, b in limits[k:]):
             remark = f"the error falls with the power {power:.2f} of the step, towards {limit:.0e}"
-            return Verdict(points, limit, BEST, power, "", remark)
+            return CurveVerdict(points, limit, BEST, power, "", remark)
     limit, bound = min(limits, key=sum, default=(math.inf, 0.0))
     falls = limit <= max(BEST, bound)
     if (error <= doubt or beyond or falls) and not sides:
@@ -328,14 +336,14 @@ def _assess_errors(
             problem = f"no step is short enough for the curvature of the function and within its domain; {BETTER}"
         else:
             problem = f"rounding and curvature hide errors below {doubt:.0e} at every step; {BETTER}"
-        return Verdict(points, math.inf, tolerance, None, problem, "", inconclusive=True)
+        return CurveVerdict(points, math.inf, tolerance, None, problem, "", inconclusive=True)
     problem = first.problem.replace("slope -0.00", "slope 0.00") or f"best error {first.best:.1e}"
     if sides:
         problem += f"; {sides}"
-    return Verdict(points, math.inf, tolerance, first.order, problem, "")
+    return CurveVerdict(points, math.inf, tolerance, first.order, problem, "")
 
 
-def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
+def _extrapolate_limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
     """Return estimates of the error's limit for small steps, and the effect of rounding on each, largest steps first.
 
     From errors a + b h^p at three steps, each a quarter of the previous one, Aitken's extrapolation gives the limit a

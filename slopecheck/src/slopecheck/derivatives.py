@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.calls import REPEATS, Calls
-from slopecheck.differences import ELEMENTS, GROUPS, Differences
-from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, framework_of
+from slopecheck.calls import REPEATS, CallChecks
+from slopecheck.differences import ELEMENTS, GROUPS, DifferenceChecks
+from slopecheck.frameworks import DIFFERENTIATING, Framework, Function, NumPy, find_framework_name
 from slopecheck.kinds import CHECK_KINDS, FUNCTION_CHECKS
-from slopecheck.numbers import Numbers
-from slopecheck.problem import Miscounted, Problem
+from slopecheck.numbers import NanAndFloat32Checks
+from slopecheck.problem import DerivativeCountError, FunctionAtPoint
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
-from slopecheck.running import CALL, PATIENCE, Plan, check_allowance, check_options
+from slopecheck.running import CALL, PATIENCE, Plan, parse_inconclusive_option, parse_skip_and_timeout
 
 LEAST = 100  # smallest accepted limit on the number of calls
 
 
-def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
+def _make_framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
     """Return a framework by name; raise TypeError or ValueError if `vjp` or the name does not suit it."""
     if framework == "numpy":
         derivatives = vjp if isinstance(vjp, tuple) and len(vjp) in (2, 3) else (vjp,)
@@ -155,22 +155,22 @@ def check_derivatives(
         raise ValueError(f"check_derivatives: accuracy is {accuracy!r}; expected a relative error from 0 to 1")
     if calls is not None and not calls >= LEAST:
         raise ValueError(f"check_derivatives: calls is {calls!r}; expected at least {LEAST}")
-    skip = check_options("check_derivatives", timeout, skip, FUNCTION_CHECKS)
-    allowed = check_allowance("check_derivatives", inconclusive, reason)
-    framework = framework or framework_of(inputs)
+    skip = parse_skip_and_timeout("check_derivatives", timeout, skip, FUNCTION_CHECKS)
+    allowed = parse_inconclusive_option("check_derivatives", inconclusive, reason)
+    framework = framework or find_framework_name(inputs)
     name = getattr(function, "__name__", type(function).__name__)
     result = Result(name, seed=seed, allowed=allowed)
     make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed, accuracy, calls)
-    result.skipped = result.fill(make, timeout).skip
+    result.skipped = result.run_checks(make, timeout).skip
     if raises and not result.passed:
         raise DerivativeError(result)
     return result
 
 
-class Checks(Differences, Calls, Numbers):
+class FunctionChecks(DifferenceChecks, CallChecks, NanAndFloat32Checks):
     """All checks of one function up to an order of derivatives, with a method for each kind of check."""
 
-    def thin(self, share: float) -> None:
+    def reduce_calls(self, share: float) -> None:
         """Compare fewer elements and repeat fewer calls, to make only about this fraction of all calls."""
         if share < 1:
             self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
@@ -180,9 +180,9 @@ class Checks(Differences, Calls, Numbers):
         """Return the approximate number of calls that checks of these kinds make."""
         orders, total = len(self.orders), 0
         for x in (x for x in self.p.x if x.size):
-            elements = self.count_single(x.size)
+            elements = self.count_individual_elements(x.size)
             elements += min(x.size - elements, self.groups_of_each)
-            layouts = len(self._layouts(x, self.p.inputs[self.p.wanted[0]])) * (1 + orders) * 2
+            layouts = len(self._copy_in_layouts(x, self.p.inputs[self.p.wanted[0]])) * (1 + orders) * 2
             total += kinds.count("differences") * (150 + 13 * elements) + layouts * orders * ("layout" in kinds)
             total += 90 * ("nan" in kinds)
         return total + (1 + orders) * (self.repeats + 40) * ("repeat" in kinds)
@@ -207,7 +207,9 @@ class _Plan(Plan):
     ) -> None:
         self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
         self.miscounted = False  # whether a wrong number of derivatives has been reported; a second report is omitted
-        self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
+        self.problem = FunctionAtPoint(
+            _make_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed)
+        )
         if not any(x.size for x in self.problem.x):
             number = next((x for x in inputs if isinstance(x, float)), None)
             own = "" if number is None else f": {number} is not an array"
@@ -228,10 +230,10 @@ class _Plan(Plan):
         ]
 
     @property
-    def calls(self) -> int:
+    def num_calls(self) -> int:
         return self.problem.calls
 
-    def cost(self) -> tuple[int, str]:
+    def estimate_cost(self) -> tuple[int, str]:
         """Return the estimated number of calls of all checks, and a description of their cost, after the first call."""
         total, each = self.checks.estimate_calls([kind for _, kind in self.steps]), self.checks.seconds
         return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
@@ -239,14 +241,14 @@ class _Plan(Plan):
         )
 
     @cached_property
-    def checks(self) -> Checks:
+    def checks(self) -> FunctionChecks:
         """The checks, cached because problem, name and order do not change; creating them calls the function."""
-        checks = Checks(self.problem, self.name, self.order, self.accuracy)
+        checks = FunctionChecks(self.problem, self.name, self.order, self.accuracy)
         if self.limit is not None:
-            checks.thin(self.limit / checks.estimate_calls([kind for _, kind in self.steps]))
+            checks.reduce_calls(self.limit / checks.estimate_calls([kind for _, kind in self.steps]))
         return checks
 
-    def make(self, number: int) -> Iterator[Check]:
+    def run_step(self, number: int) -> Iterator[Check]:
         order, kind = self.steps[number]
         checks = self.checks
         checks.kind = kind
@@ -254,12 +256,12 @@ class _Plan(Plan):
             return
         with np.errstate(all="ignore"):  # steps may leave the domain or overflow; verdicts depend only on values
             try:
-                yield from getattr(checks, kind)(*([int(order)] if CHECK_KINDS[kind].each else []))
-            except Miscounted:
+                yield from getattr(checks, f"check_{kind}")(*([int(order)] if CHECK_KINDS[kind].each else []))
+            except DerivativeCountError:
                 self.miscounted = True
                 raise
 
-    def lost(self, number: int, text: str) -> Check:
+    def make_failed_check(self, number: int, text: str) -> Check:
         order, kind = self.steps[number]
         name = self.problem.framework.name
         mends = {

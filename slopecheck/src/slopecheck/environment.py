@@ -27,7 +27,7 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def system(packages: Iterable[str]) -> dict[str, Any]:
+def collect_versions(packages: Iterable[str]) -> dict[str, Any]:
     """Return the versions of Python, of the system and of packages."""
     return {
         "python": platform.python_version(),
@@ -38,4 +38,8 @@ def system(packages: Iterable[str]) -> dict[str, Any]:
 
 def collect() -> dict[str, Any]:
     """Return the environment as a report stores it, ready for JSON."""
-    return {"slopecheck": {"version": version_of("slopecheck")}, **system(PACKAGES), "cpu": {"model": cpu_model()}}
+    return {
+        "slopecheck": {"version": version_of("slopecheck")},
+        **collect_versions(PACKAGES),
+        "cpu": {"model": cpu_model()},
+    }

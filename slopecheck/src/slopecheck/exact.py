@@ -10,7 +10,7 @@ MANY = 512  # up to this many numbers, Python's sum is as fast as NumPy's
 SPLITTER = 2.0**27 + 1  # splits a float64 into two halves of 26 bits each (G. W. Veltkamp)
 
 
-def difference(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def subtract_with_error(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a - b as a rounded array and its rounding error (D. E. Knuth's two-sum; the error of infinities is 0)."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = a - b
@@ -18,7 +18,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return rounded, np.where(np.isfinite(rounded), (a - (rounded - part)) - (b + part), 0.0)
 
 
-def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float, float]:
+def dot_with_magnitude(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float, float]:
     """Return the sum of all products of elements, and the sum of their magnitudes, each rounded once to float64.
 
     Parameters
@@ -41,21 +41,23 @@ def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float,
         return 0.0, 0.0
     a, b = (a, b) if some.all() else (a[some], b[some])
     if all(abs(x).min() > SMALL and abs(x).max() < 1 / SMALL for x in (a, b)):
-        product, error = _product(a, b)
+        product, error = _multiply_with_error(a, b)
         if a.size > MANY:
-            return _sum(product, float(np.sum(error))), float(np.sum(abs(product)))
-        return _sum(np.concatenate([product, error])), _sum(np.concatenate([abs(product), error * np.sign(product)]))
+            return _sum_exactly(product, float(np.sum(error))), float(np.sum(abs(product)))
+        return _sum_exactly(np.concatenate([product, error])), _sum_exactly(
+            np.concatenate([abs(product), error * np.sign(product)])
+        )
     (a, i), (b, j) = np.frexp(a), np.frexp(b)
-    product, error = _product(a, b)
+    product, error = _multiply_with_error(a, b)
     largest = int((i + j).max())
     with np.errstate(over="ignore", under="ignore"):
         terms = np.ldexp([product, error], i + j - largest)
         sizes = np.copysign(1.0, product) * terms
-        total, size = (_sum(part.ravel()) for part in (terms, sizes))
+        total, size = (_sum_exactly(part.ravel()) for part in (terms, sizes))
         return float(np.ldexp(total, largest)), float(np.ldexp(size, largest))
 
 
-def _sum(terms: np.ndarray, *lacking: float) -> float:
+def _sum_exactly(terms: np.ndarray, *lacking: float) -> float:
     """Return the sum of finite numbers; for more than `MANY`, the total of their rounding errors is itself rounded."""
     while terms.size > MANY:
         half = terms.size // 2
@@ -67,14 +69,14 @@ def _sum(terms: np.ndarray, *lacking: float) -> float:
     return math.fsum([*terms.tolist(), *lacking])
 
 
-def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _multiply_with_error(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the rounded products of elements, and their exact rounding errors."""
     product = a * b
-    (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
+    (high_a, low_a), (high_b, low_b) = _split_mantissas(a), _split_mantissas(b)
     return product, low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
 
 
-def _halves(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _split_mantissas(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scaled = SPLITTER * a
     high = scaled - (scaled - a)
     return high, a - high

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slopecheck.record import Check
-from slopecheck.summary import group_by, number, worst
-from slopecheck.terms import Terms
+from slopecheck.summary import find_worst_check, format_number, group_by
+from slopecheck.terms import ReportTerms
 
 SHOWN = 8  # largest number of cases that are listed
 # Kinds of check whose notes always describe the failure; other notes may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
 
-def _list(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     """Join distinct names by semicolons, because names may contain commas."""
     names = list(dict.fromkeys(filter(None, names)))
     more = len(names) - SHOWN
@@ -23,7 +23,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureGroup:
     """Failures of one kind for an operator in a backend, or checks that a user's function does not offer.
 
     `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
@@ -40,7 +40,7 @@ class Failure:
     trace: str = ""
 
 
-def _reason(check: Check, terms: Terms) -> str:
+def _find_reason(check: Check, terms: ReportTerms) -> str:
     """Return the note, without a leading operator name, if it gives the reason of the failure, else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
@@ -48,27 +48,30 @@ def _reason(check: Check, terms: Terms) -> str:
     return rest if colon and head in terms.definitions else check.note
 
 
-def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
+def group_failures(checks: Sequence[Check], terms: ReportTerms) -> list[FailureGroup]:
     """Group the failed checks by the reason if their notes give one, else by the kind of check."""
 
-    def key(check: Check) -> tuple[str, str, str]:
+    def find_group_key(check: Check) -> tuple[str, str, str]:
         # Ignore numbers, which differ between cases with the same mistake.
-        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check, terms))
+        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _find_reason(check, terms))
         return check.operator, check.backend, reason or check.kind
 
-    return [_failure(group, checks, terms) for group in group_by((c for c in checks if c.failed), key).values()]
+    return [
+        _summarise_group(group, checks, terms)
+        for group in group_by((c for c in checks if c.failed), find_group_key).values()
+    ]
 
 
-def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> Failure:
-    first, largest = group[0], worst(group)
+def _summarise_group(group: Sequence[Check], checks: Sequence[Check], terms: ReportTerms) -> FailureGroup:
+    first, largest = group[0], find_worst_check(group)
     assert largest is not None
-    kinds, reason = Counter(c.kind for c in group), _reason(first, terms)
+    kinds, reason = Counter(c.kind for c in group), _find_reason(first, terms)
     similar = [c for c in checks if (c.operator, c.backend) == (first.operator, first.backend) and c.kind in kinds]
     cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
     dtypes = dict.fromkeys(c.dtype for c in group)
     where = [", ".join(dtypes) + (" only" if len(dtypes) < len({c.dtype for c in similar}) else "")]
     if not reason:
-        where.append(f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}")
+        where.append(f"error {format_number(largest.error)} > {format_number(largest.tolerance)} in {largest.case}")
         fields = ", ".join(dict.fromkeys(c.field for c in group))
         what = f"{first.kind} of {fields} ({terms.kinds[first.kind]})"
     elif len(kinds) > 1:
@@ -76,8 +79,10 @@ def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> F
         what = reason
     else:
         what = f"{first.kind}: {reason}"
-    where.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
-    return Failure(
+    where.append(
+        f"in {len(cases)} of {len(every)} cases" + (f": {_join_names(cases)}" if len(cases) < len(every) else "")
+    )
+    return FailureGroup(
         operator=first.operator,
         backend=first.backend,
         what=what,
@@ -88,20 +93,26 @@ def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> F
     )
 
 
-def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
+def group_not_offered(checks: Sequence[Check], terms: ReportTerms) -> list[FailureGroup]:
     """Group the checks that were not offered by the reason."""
 
-    def key(check: Check) -> tuple[str, str, str]:
+    def find_group_key(check: Check) -> tuple[str, str, str]:
         return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note
 
-    groups = group_by((c for c in checks if not c.offered), key)
+    groups = group_by((c for c in checks if not c.offered), find_group_key)
     return [
-        Failure(operator, backend, reason, sum(int(c.error) for c in group), _list(_case(c, terms) for c in group))
+        FailureGroup(
+            operator,
+            backend,
+            reason,
+            sum(int(c.error) for c in group),
+            _join_names(_extract_case(c, terms) for c in group),
+        )
         for (operator, backend, reason), group in groups.items()
     ]
 
 
-def _case(check: Check, terms: Terms) -> str:
+def _extract_case(check: Check, terms: ReportTerms) -> str:
     """Return the case from a unit's label, which is ``definition, case, dtype: backend kind``."""
     case = check.case.partition(": ")[0].removesuffix(f", {check.dtype}")
     return case.removeprefix(f"{terms.definitions.get(check.operator)}, ")

@@ -27,7 +27,7 @@ class Framework(ABC):
     function: Function
 
     @abstractmethod
-    def takes(self, value: Any) -> bool:
+    def is_array(self, value: Any) -> bool:
         """Return whether a value is an array of the framework."""
 
     @abstractmethod
@@ -43,18 +43,20 @@ class Framework(ABC):
         """Return the device of an array."""
 
     @abstractmethod
-    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+    def copy_in_layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         """Return copies of `array` in other memory layouts, by the name of the layout.
 
         The array is nonempty and has an axis. Copies have the same values, but "expanded" repeats the first row.
         """
 
-    def outputs(self, inputs: Sequence[Any]) -> Any:
+    def compute_outputs(self, inputs: Sequence[Any]) -> Any:
         """Return the results of the function for native inputs."""
         return self.function(*inputs)
 
     @abstractmethod
-    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+    def compute_derivatives(
+        self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]
+    ) -> Groups:
         """Return the derivatives of an order, grouped by the arguments with respect to which they are taken.
 
         The `factors` are cotangents; from order 2 on also directions; for order 3 also second directions and directions
@@ -67,11 +69,11 @@ class Framework(ABC):
         """
 
     @contextlib.contextmanager
-    def threads(self, number: int) -> Iterator[None]:
+    def use_threads(self, number: int) -> Iterator[None]:
         """Set the framework's number of threads within a context; by default, do nothing."""
         yield
 
-    def list_own_functions(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
+    def list_called_functions(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
         """Return the name, the `Framework` and the array arguments of each framework function that a call uses."""
         return ()
 
@@ -84,7 +86,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def framework_of(inputs: Sequence[Any]) -> str:
+def find_framework_name(inputs: Sequence[Any]) -> str:
     """Return the name of the framework of the first input that is a torch tensor or a JAX array, else "numpy"."""
     kinds = {"torch": "Tensor", "jax": "Array"}
     loaded = [(name, getattr(sys.modules[name], kind)) for name, kind in kinds.items() if name in sys.modules]
@@ -99,7 +101,7 @@ class NumPy(Framework):
     def __init__(self, function: Function, derivatives: Sequence[Function]) -> None:
         self.function, self._derivatives = function, derivatives  # derivatives has one function for each order
 
-    def takes(self, value: Any) -> bool:
+    def is_array(self, value: Any) -> bool:
         return isinstance(value, (np.ndarray, np.generic))  # NumPy returns a scalar for the sum of all elements
 
     def to_host(self, value: Any) -> np.ndarray:
@@ -111,7 +113,7 @@ class NumPy(Framework):
     def device_of(self, value: Any) -> str:
         return "cpu"
 
-    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+    def copy_in_layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         spaced = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)[..., ::2]
         spaced[...] = array
         offset = np.full(array.size + 3, np.nan, array.dtype)[3:].reshape(array.shape)
@@ -124,7 +126,9 @@ class NumPy(Framework):
             "expanded": np.broadcast_to(array[:1], array.shape),
         }
 
-    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+    def compute_derivatives(
+        self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]
+    ) -> Groups:
         results = self._derivatives[order - 1](tuple(inputs), *map(tuple, factors))
         return tuple(map(as_tuple, [results] if order == 1 else results))
 
@@ -139,7 +143,7 @@ class Torch(Framework):
 
         self.function, self.torch, self.recorded = function, torch, recorded
 
-    def takes(self, value: Any) -> bool:
+    def is_array(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
 
     def to_host(self, value: Any) -> np.ndarray:
@@ -157,7 +161,7 @@ class Torch(Framework):
     def device_of(self, value: Any) -> str:
         return str(value.device)
 
-    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+    def copy_in_layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         plain = self.from_host(array, like)
         spaced = plain.new_full((*array.shape[:-1], 2 * array.shape[-1]), np.nan)[..., ::2]
         offset = plain.new_full((array.size + 3,), np.nan)[3:].view(array.shape)
@@ -169,7 +173,7 @@ class Torch(Framework):
         }
 
     @contextlib.contextmanager
-    def threads(self, number: int) -> Iterator[None]:
+    def use_threads(self, number: int) -> Iterator[None]:
         before = self.torch.get_num_threads()
         self.torch.set_num_threads(number)
         try:
@@ -177,18 +181,18 @@ class Torch(Framework):
         finally:
             self.torch.set_num_threads(before)
 
-    def list_own_functions(self, inputs: Sequence[Any]) -> Iterable[tuple[str, Framework, list[Any]]]:
+    def list_called_functions(self, inputs: Sequence[Any]) -> Iterable[tuple[str, Framework, list[Any]]]:
         from torch.overrides import TorchFunctionMode, resolve_name
 
         found: list[tuple[str, Framework, list[Any]]] = []
-        takes = self.takes
+        takes = self.is_array
 
         class Recorder(TorchFunctionMode):
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 names, values = list(kwargs or {}), [*args, *(kwargs or {}).values()]
                 at = [i for i, v in enumerate(values) if takes(v)]
 
-                def alone(*arrays: Any) -> Any:
+                def call_with_arrays(*arrays: Any) -> Any:
                     given = list(values)
                     for i, array in zip(at, arrays, strict=True):
                         given[i] = array
@@ -196,34 +200,36 @@ class Torch(Framework):
 
                 name = resolve_name(function) or ""
                 if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` itself depends on layouts
-                    found.append((name, Torch(alone), [values[i].detach() for i in at]))
+                    found.append((name, Torch(call_with_arrays), [values[i].detach() for i in at]))
                 return function(*args, **(kwargs or {}))
 
-        def recorded(*inputs: Any) -> Any:
+        def call_while_recording(*inputs: Any) -> Any:
             with Recorder():
                 return self.function(*inputs)
 
-        Torch(recorded).outputs(inputs)
+        Torch(call_while_recording).compute_outputs(inputs)
         return found
 
-    def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+    def _make_leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
         """Return views of the inputs; the `wanted` inputs require gradients."""
-        leaves = [x.detach() if self.takes(x) else x for x in inputs]
+        leaves = [x.detach() if self.is_array(x) else x for x in inputs]
         for i in wanted:
             leaves[i].requires_grad_()
         return leaves
 
-    def outputs(self, inputs: Sequence[Any]) -> Any:
-        wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
+    def compute_outputs(self, inputs: Sequence[Any]) -> Any:
+        wanted = [i for i, x in enumerate(inputs) if self.is_array(x) and x.is_floating_point()]
         with self.torch.enable_grad():  # a function, for example one that returns forces, may use autograd itself
-            return self.function(*self._leaves(inputs, wanted))
+            return self.function(*self._make_leaves(inputs, wanted))
 
-    def _derive(self, results: Sequence[Any], at: Sequence[Any], factors: Sequence[Any], again: bool) -> list[Any]:
+    def _compute_gradients(
+        self, results: Sequence[Any], at: Sequence[Any], factors: Sequence[Any], again: bool
+    ) -> list[Any]:
         """Return gradients of sum <factor, result> with respect to `at`; terms that are None are left out."""
         pairs = [
             (y, g)
             for y, g in zip(results, factors, strict=True)
-            if y is not None and self.takes(y) and y.requires_grad and g is not None
+            if y is not None and self.is_array(y) and y.requires_grad and g is not None
         ]
         if not pairs:
             return [None] * len(at)
@@ -232,16 +238,18 @@ class Torch(Framework):
         gradients = iter(self.torch.autograd.grad(ys, given, gs, create_graph=again, allow_unused=True))
         return [None if a is None else next(gradients) for a in at]
 
-    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+    def compute_derivatives(
+        self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]
+    ) -> Groups:
         *earlier, last = [*factors[:2], [f for group in factors[2:] for f in group]][:order]
         with self.torch.enable_grad():
-            leaves = self._leaves(inputs, wanted)
+            leaves = self._make_leaves(inputs, wanted)
             variables = [[None if f is None else f.detach().requires_grad_() for f in group] for group in earlier]
             groups = [[leaves[i] for i in wanted], *variables]
             results: Sequence[Any] = as_tuple(self.function(*leaves))
             for n, group in enumerate([*variables, last], 1):
                 at = [a for group in groups[:n] for a in group]
-                results = self._derive(results, at, group, n < order or self.recorded)
+                results = self._compute_gradients(results, at, group, n < order or self.recorded)
         remaining = iter(results)
         return tuple([next(remaining) for _ in group] for group in groups)
 
@@ -264,7 +272,7 @@ class Jax(Framework):
             )
         self.function, self.jax, self.recorded = function, jax, recorded
 
-    def takes(self, value: Any) -> bool:
+    def is_array(self, value: Any) -> bool:
         return isinstance(value, self.jax.Array)
 
     def to_host(self, value: Any) -> np.ndarray:
@@ -276,30 +284,34 @@ class Jax(Framework):
     def device_of(self, value: Any) -> str:
         return str(next(iter(value.devices())))
 
-    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+    def copy_in_layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         return {}  # JAX arrays have no strides
 
-    def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
+    def compute_derivatives(
+        self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]
+    ) -> Groups:
         used = [g is not None for g in factors[0]]  # the other outputs have no cotangent and are left out
         at, weights = tuple(inputs[i] for i in wanted), tuple(itertools.compress(factors[0], used))
 
-        def outputs(*values: Any) -> tuple[Any, ...]:
+        def compute_used_outputs(*values: Any) -> tuple[Any, ...]:
             arguments = dict(enumerate(inputs)) | dict(zip(wanted, values, strict=True))
             return tuple(y for y, use in zip(as_tuple(self.function(*arguments.values())), used, strict=True) if use)
 
-        def derive(function: Function, *arguments: Any) -> Any:
+        def compute_vjp(function: Function, *arguments: Any) -> Any:
             """Return gradients of sum <last argument, result> with respect to the other arguments."""
             return self.jax.vjp(function, *arguments[:-1])[1](arguments[-1])
 
-        function: Function = lambda values, weights: derive(outputs, *values, weights)  # noqa: E731
+        function: Function = lambda values, weights: compute_vjp(compute_used_outputs, *values, weights)  # noqa: E731
         arguments: list[Any] = [at, weights]
         if order >= 2:
-            function = partial(derive, function)
-            arguments.append(self._with_zeros(at, factors[1]))
+            function = partial(compute_vjp, function)
+            arguments.append(self._replace_none_by_zeros(at, factors[1]))
         if order == 3:
-            function = partial(derive, function)
+            function = partial(compute_vjp, function)
             of_weights = itertools.compress(factors[3], used)
-            arguments.append((self._with_zeros(at, factors[2]), self._with_zeros(weights, of_weights)))
+            arguments.append(
+                (self._replace_none_by_zeros(at, factors[2]), self._replace_none_by_zeros(weights, of_weights))
+            )
         if order == 3 and self.recorded:
             results = self.jax.vjp(lambda *given: function(*given, arguments[-1]), *arguments[:-1])[0]
         else:
@@ -310,7 +322,7 @@ class Jax(Framework):
         remaining = iter(of_given)
         return of_inputs, [next(remaining) if use else None for use in used], *of_directions
 
-    def _with_zeros(self, like: Iterable[Any], arrays: Iterable[Any]) -> tuple[Any, ...]:
+    def _replace_none_by_zeros(self, like: Iterable[Any], arrays: Iterable[Any]) -> tuple[Any, ...]:
         """Return arrays, with zeros in place of None."""
         return tuple(self.jax.numpy.zeros_like(x) if a is None else a for x, a in zip(like, arrays, strict=True))
 

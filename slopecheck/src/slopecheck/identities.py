@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.curves import BETTER, Rounded
-from slopecheck.problem import DERIVATIVES, Arguments, Arrays, CallFailed, Problem, dot
+from slopecheck.curves import BETTER, RoundedArray
+from slopecheck.problem import DERIVATIVES, Arguments, Arrays, FunctionAtPoint, InvalidResultError, dot_with_magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, ROUNDING, UNSURE
 
@@ -24,7 +24,7 @@ BITS = 12  # numbers of at most this many mantissa bits are no evidence of float
 Sides = tuple[tuple[float, float], ...]  # sums that must be equal, each with the sum of its |terms|
 
 
-def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.ndarray:
+def mark_float32_numbers(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.ndarray:
     """Mark numbers that are close to float32 numbers, except integers and numbers of at most `bits` mantissa bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = numbers.astype(np.float32).astype(np.float64)
@@ -32,40 +32,42 @@ def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.n
         return np.asarray(close & (np.ldexp(np.frexp(rounded)[0], bits) % 1 != 0) & (rounded % 1 != 0))
 
 
-class Identities:
+class IdentityChecks:
     """Weighted sums of a problem's outputs and derivatives, and the identities between the derivatives."""
 
     kind = ""  # kind of the checks in progress
 
-    def __init__(self, problem: Problem, name: str, order: int, accuracy: float = 0.0) -> None:
+    def __init__(self, problem: FunctionAtPoint, name: str, order: int, accuracy: float = 0.0) -> None:
         self.p, self.name, self.orders, self.accuracy = problem, name, range(1, order + 1), accuracy
         start = time.perf_counter()
-        self.y = problem.outputs(problem.x)
+        self.y = problem.compute_outputs(problem.x)
         self.seconds = time.perf_counter() - start
         problem.patience = max(PATIENCE, 1000 * self.seconds)
         if not any(y.size for y in self.y):
-            raise CallFailed("no output has an element of a floating dtype")
-        self.u = [problem.direction(x) for x in problem.x]
-        self.sizes, self.lost = self._sizes()
-        self.w = self._weights()
+            raise InvalidResultError("no output has an element of a floating dtype")
+        self.u = [problem.draw_direction(x) for x in problem.x]
+        self.sizes, self.lost = self._estimate_output_sizes()
+        self.w = self._draw_weights()
         # Third derivatives differentiate a sum of second derivatives with these directions and output weights.
         third = order == 3
-        self.v = [problem.direction(x) for x in problem.x] if third else []
-        self.h = self._weights() if third else []
+        self.v = [problem.draw_direction(x) for x in problem.x] if third else []
+        self.h = self._draw_weights() if third else []
         self.still = [np.zeros_like(w) for w in self.h]  # zeros in place of `h`
         self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives other than the inputs
         # Cached random points and their outputs; the function and the seed do not change during these checks.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
 
-    def _sizes(self) -> tuple[Arrays, list[int]]:
+    def _estimate_output_sizes(self) -> tuple[Arrays, list[int]]:
         """Return the size of each output element, a power of two, and how many elements of each output rounding hides.
 
         The size is the largest of the element, its extrapolated change for a step of the size of the inputs, and its
         rounding error divided by `KNOWN`.
         """
         p, sizes, lost = self.p, [], []
-        steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
-        near = [p.outputs(p.perturb(p.x, EPSILON)) for _ in range(3)]
+        steps = [
+            (h, p.compute_outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)
+        ]
+        near = [p.compute_outputs(p.perturb(p.x, EPSILON)) for _ in range(3)]
         for k, y in enumerate(self.y):
             moves = [abs(outputs[k] - y) / h for h, outputs in steps if outputs[k].shape == y.shape]
             own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
@@ -73,7 +75,7 @@ class Identities:
                 [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
             )
             if all(outputs[k].shape == y.shape for _, outputs in steps):  # rounding to float32 shows as wide steps
-                rows = [in_float32(a[k], 2.0**-34, 6) for a in (self.y, *(outputs for _, outputs in steps))]
+                rows = [mark_float32_numbers(a[k], 2.0**-34, 6) for a in (self.y, *(outputs for _, outputs in steps))]
                 few = np.all(rows, axis=0) & (steps[0][1][k] != y)
                 noise = np.where(few, np.fmax(noise, 2 * LOST * own), noise)
             size = np.asarray(np.maximum(own, noise / KNOWN))
@@ -83,47 +85,49 @@ class Identities:
             sizes.append(np.exp2(np.clip(np.floor(np.log2(size)), -1000, 1000)))
         return sizes, lost
 
-    def _weights(self) -> Arrays:
+    def _draw_weights(self) -> Arrays:
         """Return random cotangents, scaled so that all output elements count equally."""
-        return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
+        return [w / size for w, size in zip(self.p.draw_cotangents(self.y), self.sizes, strict=True)]
 
-    def check(self, case: int | str, field: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
+    def make_check(
+        self, case: int | str, field: str, error: float, allowed: float, problem: str = "", **more: Any
+    ) -> Check:
         """Return a check of the function, with `problem` as its note if the error exceeds `allowed`."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": str(case), "field": field, "error": error, "tolerance": allowed}
         return Check(self.name, self.p.framework.name, "float64", **row, **fields)
 
-    def _label(self, k: int) -> str:
-        return self.p.floating[k]
+    def _name_input(self, k: int) -> str:
+        return self.p.floating_input_names[k]
 
-    def _arguments(self, x: Arrays | None = None) -> Arguments:
+    def _make_arguments(self, x: Arrays | None = None) -> Arguments:
         """Return new native arguments at the point `x` (default: the original point)."""
-        return self.p.arguments(self.p.x if x is None else x, *self.rest)
+        return self.p.make_arguments(self.p.x if x is None else x, *self.rest)
 
-    def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
+    def _compute_results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
         """Return the outputs (order 0) and derivatives of each order from `lowest` on."""
-        return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
+        return [self.p.compute_results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
-    def _list_results(self, a: Arguments, lowest: int = 0) -> Arrays:
+    def _compute_flat_results(self, a: Arguments, lowest: int = 0) -> Arrays:
         """Return the outputs and derivatives of all orders from `lowest` on in one list."""
-        return list(itertools.chain(*self._results(a, lowest)))
+        return list(itertools.chain(*self._compute_results(a, lowest)))
 
     def _compare_bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
         """Check that all calls returned bitwise equal results."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
             worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
-            yield self.check(order, PARTS[order], float(worst), 0.0, f"results differ {what}")
+            yield self.make_check(order, PARTS[order], float(worst), 0.0, f"results differ {what}")
 
-    def _argument(self, number: int) -> str:
+    def _name_argument(self, number: int) -> str:
         """Name the argument with respect to which a second or third derivative is taken."""
         inputs, cotangents = len(self.p.x), sum(w.size > 0 for w in self.w)
         if number < inputs:
-            return self._label(number)
+            return self._name_input(number)
         if number < inputs + cotangents:
             return f"cotangent {number - inputs}"
-        return f"direction of {self._label(number - inputs - cotangents)}"
+        return f"direction of {self._name_input(number - inputs - cotangents)}"
 
-    def phi(self, order: int, x: Arrays) -> tuple[float, float]:
+    def evaluate_scalar_function(self, order: int, x: Arrays) -> tuple[float, float]:
         """Return the value of a scalar function for finite differences, and the sum of its |terms|.
 
         The function is sum <w, outputs> for order 1, sum <u, gradients> for order 2, and sum <v, second derivatives
@@ -131,50 +135,50 @@ class Identities:
         reveals rounding that does not change with the inputs.
         """
         if order == 1:
-            return dot(self.w, self.p.outputs(x))
-        factor = self._factor()
+            return dot_with_magnitude(self.w, self.p.compute_outputs(x))
+        factor = self._draw_factor()
         weights = [factor * w for w in self.w]
         if order == 2:
-            value, scale = dot(self.u, self.p.gradients(x, weights))
+            value, scale = dot_with_magnitude(self.u, self.p.compute_gradients(x, weights))
         else:
-            value, scale = dot(self.v, self.p.second(x, weights, self.u)[0])
+            value, scale = dot_with_magnitude(self.v, self.p.compute_second_derivatives(x, weights, self.u)[0])
         return value / factor, scale / factor
 
-    def _factor(self) -> float:
+    def _draw_factor(self) -> float:
         """Return a random number from 1 + 2^-40 to 1 + 2^-32."""
         return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
 
-    def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
+    def compute_gradients(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
         """Return the framework's gradients of the scalar function `phi` of an order.
 
         `relative` is the size of random relative perturbations of all arguments. The cotangents are multiplied by
         `factor`, and the results are divided by `factor`.
         """
         x, w, u, v = (self.p.perturb(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
-        gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
+        gradients = self.p.compute_results(order, self.p.make_arguments(x, [factor * a for a in w], u, v, self.still))
         return [g / factor for g in gradients[: len(x)]]
 
-    def rounded_gradient(self, order: int) -> list[Rounded]:
+    def compute_gradients_with_rounding(self, order: int) -> list[RoundedArray]:
         """Return the gradients, with rounding errors estimated from changes in the last bits of all arguments."""
-        repeated = [self.gradient(order, EPSILON) for _ in range(3)]
-        repeated += [self.gradient(order, factor=self._factor()) for _ in range(3)]
+        repeated = [self.compute_gradients(order, EPSILON) for _ in range(3)]
+        repeated += [self.compute_gradients(order, factor=self._draw_factor()) for _ in range(3)]
         rounded = []
-        for k, g in enumerate(self.gradient(order)):
+        for k, g in enumerate(self.compute_gradients(order)):
             seen = np.max([abs(other[k] - g) for other in repeated], axis=0) + EPSILON * abs(g)
             largest = abs(g).max(initial=0)
             believed = np.minimum(seen, UNSURE * largest) + self.accuracy * largest
-            rounded.append(Rounded(g, believed, np.nan_to_num(seen, posinf=0.0)))
+            rounded.append(RoundedArray(g, believed, np.nan_to_num(seen, posinf=0.0)))
         return rounded
 
-    def _restrict(self, order: int, k: int) -> Callable[[np.ndarray], float]:
+    def _restrict_to_input(self, order: int, k: int) -> Callable[[np.ndarray], float]:
         """Return the scalar function of an order as a function of input `k` only."""
 
-        def phi(value: np.ndarray) -> float:
-            return self.phi(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
+        def evaluate_at_input(value: np.ndarray) -> float:
+            return self.evaluate_scalar_function(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
 
-        return phi
+        return evaluate_at_input
 
-    def adjoint(self, order: int) -> Iterator[Check]:
+    def check_adjoint(self, order: int) -> Iterator[Check]:
         """Check the adjoint identities, which hold because sums are linear in cotangents and directions.
 
         For order 2, <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For order 3,
@@ -183,60 +187,88 @@ class Identities:
         derivative with respect to x along z, v and z may be exchanged in the first term, and the second term gives a
         second derivative.
         """
-        p, other = self.p, self._weights()
+        p, other = self.p, self._draw_weights()
         if order == 2:
 
-            def sides(x: Arrays, w: Arrays, u: Arrays, other: Arrays) -> Sides:
-                left = dot([w for w in other if w.size], p.second(x, w, u)[1])
-                return left, dot(u, p.gradients(x, other))
+            def compute_both_sides(x: Arrays, w: Arrays, u: Arrays, other: Arrays) -> Sides:
+                left = dot_with_magnitude([w for w in other if w.size], p.compute_second_derivatives(x, w, u)[1])
+                return left, dot_with_magnitude(u, p.compute_gradients(x, other))
 
-            yield self._identity(2, "all inputs", sides, [self.w, self.u, other], dot(other, self.y)[1])
+            yield self._check_identity(
+                2, "all inputs", compute_both_sides, [self.w, self.u, other], dot_with_magnitude(other, self.y)[1]
+            )
             return
-        z = [p.direction(x) for x in p.x]
+        z = [p.draw_direction(x) for x in p.x]
 
-        def sum_of(v: Arrays, h: Arrays, second: list[Arrays]) -> tuple[float, float]:
-            return dot(v + [a for a in h if a.size], second[0] + second[1])
+        def dot_second_derivatives(v: Arrays, h: Arrays, second: list[Arrays]) -> tuple[float, float]:
+            return dot_with_magnitude(v + [a for a in h if a.size], second[0] + second[1])
 
-        def in_cotangents(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
-            left = dot([w for w in other if w.size], p.third(x, w, u, v, h)[1])
-            return left, dot(v, p.second(x, other, u)[0])
+        def compute_sides_in_cotangents(
+            x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays
+        ) -> Sides:
+            left = dot_with_magnitude([w for w in other if w.size], p.compute_third_derivatives(x, w, u, v, h)[1])
+            return left, dot_with_magnitude(v, p.compute_second_derivatives(x, other, u)[0])
 
-        def in_directions(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
-            return dot(z, p.third(x, w, u, v, h)[2]), sum_of(v, h, p.second(x, w, z))
+        def compute_sides_in_directions(
+            x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays
+        ) -> Sides:
+            return dot_with_magnitude(z, p.compute_third_derivatives(x, w, u, v, h)[2]), dot_second_derivatives(
+                v, h, p.compute_second_derivatives(x, w, z)
+            )
 
-        def in_inputs(x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays) -> Sides:
-            of_v, of_h = dot(v, p.third(x, w, u, z, self.still)[0]), dot(z, p.second(x, h, u)[0])
-            return dot(z, p.third(x, w, u, v, h)[0]), (of_v[0] + of_h[0], of_v[1] + of_h[1])
+        def compute_sides_in_inputs(
+            x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays, other: Arrays, z: Arrays
+        ) -> Sides:
+            of_v, of_h = (
+                dot_with_magnitude(v, p.compute_third_derivatives(x, w, u, z, self.still)[0]),
+                dot_with_magnitude(z, p.compute_second_derivatives(x, h, u)[0]),
+            )
+            return dot_with_magnitude(z, p.compute_third_derivatives(x, w, u, v, h)[0]), (
+                of_v[0] + of_h[0],
+                of_v[1] + of_h[1],
+            )
 
-        last = self._sum_below([self.w, self.h, other], [self.u, self.v, z])
-        for field, three in {"cotangents": in_cotangents, "directions": in_directions, "inputs": in_inputs}.items():
-            yield self._identity(3, field, three, [*self.rest, other, z], last)
+        last = self._sum_magnitudes_below([self.w, self.h, other], [self.u, self.v, z])
+        for field, three in {
+            "cotangents": compute_sides_in_cotangents,
+            "directions": compute_sides_in_directions,
+            "inputs": compute_sides_in_inputs,
+        }.items():
+            yield self._check_identity(3, field, three, [*self.rest, other, z], last)
 
-    def symmetry(self, order: int) -> Iterator[Check]:
+    def check_symmetry(self, order: int) -> Iterator[Check]:
         """Check that a derivative along several directions does not depend on the order of the directions."""
-        p, directions = self.p, [self.u, *([self.v] if order == 3 else []), [self.p.direction(x) for x in self.p.x]]
+        p, directions = (
+            self.p,
+            [self.u, *([self.v] if order == 3 else []), [self.p.draw_direction(x) for x in self.p.x]],
+        )
 
-        def sides(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
+        def compute_permuted_sums(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
             return tuple(
-                dot(last, p.third(x, w, *first, self.still)[0] if order == 3 else p.second(x, w, *first)[0])
+                dot_with_magnitude(
+                    last,
+                    p.compute_third_derivatives(x, w, *first, self.still)[0]
+                    if order == 3
+                    else p.compute_second_derivatives(x, w, *first)[0],
+                )
                 for *first, last in itertools.permutations(directions)
             )
 
-        below = self._sum_below([self.w], directions, order)
-        yield self._identity(order, "all inputs", sides, [self.w, *directions], below)
+        below = self._sum_magnitudes_below([self.w], directions, order)
+        yield self._check_identity(order, "all inputs", compute_permuted_sums, [self.w, *directions], below)
 
-    def _sum_below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
+    def _sum_magnitudes_below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
         """Return the sum of |terms| of all derivatives below an order, for these output weights and directions."""
         p, total = self.p, 0.0
         for w in weights:
-            gradients = p.gradients(p.x, w)
-            total += sum(dot(u, gradients)[1] for u in directions) + dot(w, self.y)[1]
+            gradients = p.compute_gradients(p.x, w)
+            total += sum(dot_with_magnitude(u, gradients)[1] for u in directions) + dot_with_magnitude(w, self.y)[1]
             for u in directions if order == 3 else ():
-                second = p.second(p.x, w, u)[0]
-                total += sum(dot(v, second)[1] for v in directions)
+                second = p.compute_second_derivatives(p.x, w, u)[0]
+                total += sum(dot_with_magnitude(v, second)[1] for v in directions)
         return total
 
-    def _identity(
+    def _check_identity(
         self, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
     ) -> Check:
         """Compare sums that must be equal; errors below the last bit of `last` are ignored.
@@ -261,20 +293,20 @@ class Identities:
         unsure = allowed < error <= MARGIN * (ROUNDING + rounding)
         problem = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
         problem += f", which change by {rounding * scale:.1g} with the last bits of the inputs; {BETTER}" * unsure
-        return self.check(order, field, error, allowed, problem, inconclusive=unsure)
+        return self.make_check(order, field, error, allowed, problem, inconclusive=unsure)
 
 
-def size_of(array: np.ndarray) -> float:
+def find_largest_magnitude(array: np.ndarray) -> float:
     """Return the largest finite magnitude in an array."""
     finite = abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
-def relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
+def compute_relative_error(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
     """Return the largest difference relative to the largest expected or usual magnitude; NaNs compare equal."""
     if array.shape != expected.shape:
         return math.inf
     same = (array == expected) | (np.isnan(array) & np.isnan(expected))
     if same.all():
         return 0.0
-    return float(abs(array - expected)[~same].max()) / (max(size_of(expected), usual) or 1.0)
+    return float(abs(array - expected)[~same].max()) / (max(find_largest_magnitude(expected), usual) or 1.0)

@@ -26,7 +26,7 @@ from typing import Any
 
 from slopecheck.loading import LoadError
 from slopecheck.record import Check
-from slopecheck.units import Unit, missing, spoil_new_memory
+from slopecheck.units import WorkUnit, make_missing_check, spoil_new_memory
 
 # Environment of processes that share the processors. Without it, NumPy's linear algebra libraries would start a thread
 # for every processor in each process, and waiting OpenMP threads would keep processors busy.
@@ -34,10 +34,10 @@ SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY
 PATIENCE = 1.0  # seconds between checks that a child is alive; the child's own children may keep its pipes open
 
 
-Plan = Callable[..., Sequence[Unit]]  # maps a request, given as keyword arguments, to its units
+Plan = Callable[..., Sequence[WorkUnit]]  # maps a request, given as keyword arguments, to its units
 
 
-class Refused(ValueError):
+class PlanningError(ValueError):
     """Planning failed; `trace` is the traceback if the import of a module failed, else ""."""
 
     def __init__(self, text: str, trace: str = "") -> None:
@@ -45,11 +45,11 @@ class Refused(ValueError):
         self.trace = trace
 
 
-class Ended(Exception):
+class ChildEnded(Exception):
     """A child process has ended or exceeded its time limit, as the message says."""
 
 
-def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
+def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[WorkUnit]:
     """Return the units of several requests; a unit that several requests share is included once."""
     return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
 
@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _begin(serve: Callable[..., None], *arguments: Any) -> None:
+def _set_up_and_serve(serve: Callable[..., None], *arguments: Any) -> None:
     """Set up the child process, then call `serve`."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # processes started by a user's function end with this one, and none receives Ctrl-C
@@ -72,7 +72,7 @@ def _begin(serve: Callable[..., None], *arguments: Any) -> None:
     serve(*arguments)
 
 
-def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
+def _serve_units(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
     """In the child process, plan, then count or execute the units that the parent requests."""
     spoil_new_memory()
     try:
@@ -91,7 +91,7 @@ def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, A
 
 
 @contextmanager
-def _sharing_processors(processes: int) -> Iterator[None]:
+def _limit_library_threads(processes: int) -> Iterator[None]:
     """Add `SHARING` to the environment of several new processes, without overriding the user's variables."""
     unset = [name for name in SHARING if name not in os.environ] if processes > 1 else []
     os.environ.update({name: SHARING[name] for name in unset})
@@ -112,7 +112,7 @@ class Child:
     def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], method: str = "spawn") -> None:
         context: Any = get_context(method)
         self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_begin, args=(serve, theirs, *arguments))
+        self.process: BaseProcess = context.Process(target=_set_up_and_serve, args=(serve, theirs, *arguments))
         with warnings.catch_warnings():  # Python 3.12 and later warn of any fork while threads exist
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
@@ -131,12 +131,12 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):  # the processes have ended, or not yet started
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def give(self, seconds: float) -> None:
+    def set_time_limit(self, seconds: float) -> None:
         """Set the time limit, in seconds from now, for the next message."""
         self._seconds, self._end = seconds, time.monotonic() + seconds
 
     @property
-    def late(self) -> bool:
+    def exceeds_time_limit(self) -> bool:
         """Whether the time limit is exceeded."""
         return time.monotonic() >= self._end
 
@@ -147,9 +147,9 @@ class Child:
                 left = max(0.0, self._end - time.monotonic())
                 if self.connection in wait([self.connection, self.process.sentinel], min(left, PATIENCE)):
                     return self.connection.recv()
-                if self.late:
+                if self.exceeds_time_limit:
                     self.kill()
-                    raise Ended(f"it takes longer than {self._seconds:g} s")
+                    raise ChildEnded(f"it takes longer than {self._seconds:g} s")
         self.process.join(PATIENCE)
         self.process.kill()  # in case it has closed the connection but still runs
         self.process.join()
@@ -157,29 +157,29 @@ class Child:
         names = {-number: f"was ended by signal {number.name}" for number in signal.Signals}
         # Where other systems send a signal, Windows sets a large status: 0xC0000005 is a segmentation fault.
         how = names.get(code, f"ended with status {code}" if code < 2**30 else f"ended with status 0x{code:08X}")
-        raise Ended(f"the process that runs it {how}")
+        raise ChildEnded(f"the process that runs it {how}")
 
 
 class _Worker(Child):
     """A process that plans and executes units; `asked` holds the numbers of its unanswered units."""
 
     def __init__(self, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(_serve, [plan, list(requests)])
+        super().__init__(_serve_units, [plan, list(requests)])
         self.asked: deque[int] = deque()
 
-    def ask(self, what: str, numbers: Sequence[int]) -> None:
+    def request_units(self, what: str, numbers: Sequence[int]) -> None:
         """Request the number of checks of each unit ("count"), or the checks themselves ("execute")."""
         self.asked.extend(numbers)
         with suppress(OSError):  # the child has ended; `receive` reports how it ended
             self.connection.send((what, numbers))
 
-    def answer(self) -> tuple[int, Any]:
+    def receive_answer(self) -> tuple[int, Any]:
         """Return the number of the first unanswered unit, and the child's answer."""
         answer = self.receive()
         return self.asked.popleft(), answer
 
 
-class Workers:
+class WorkerPool:
     """Processes that plan a run and share its `units`.
 
     `plan` is a module-level function; each request is a mapping of its arguments, which name implementations. Raises
@@ -191,62 +191,63 @@ class Workers:
         self, plan: Plan, requests: Sequence[Mapping[str, Any]], processes: int, seconds: float = math.inf
     ) -> None:
         self._seconds = seconds
-        with _sharing_processors(processes):
+        with _limit_library_threads(processes):
             self._children = [_Worker(plan, requests) for _ in range(processes)]
         try:
             replies = [child.receive() for child in self._children]
-        except Ended:
-            self._stop()
+        except ChildEnded:
+            self._kill_children()
             raise
         for kind, *content in replies:
             if kind == "refused":
-                self._stop()
-                raise Refused(*content)
+                self._kill_children()
+                raise PlanningError(*content)
         listed = replies[0][1]
         cases = [[n for n, _ in members] for _, members in groupby(enumerate(listed), key=lambda item: item[1][2])]
         # Each child counts the checks of its share, which builds the cases, and then executes this share first.
         self._shares = [deque(cases[i::processes]) for i in range(processes)]
         for child, share in zip(self._children, self._shares, strict=True):
-            child.ask("count", [n for case in share for n in case])
-        counts = dict(child.answer() for child in self._children for _ in range(len(child.asked)))
+            child.request_units("count", [n for case in share for n in case])
+        counts = dict(child.receive_answer() for child in self._children for _ in range(len(child.asked)))
         self.units = [
-            Unit(label, weight, partial(int, counts[n]), list, group) for n, (label, weight, group) in enumerate(listed)
+            WorkUnit(label, weight, partial(int, counts[n]), list, group)
+            for n, (label, weight, group) in enumerate(listed)
         ]
 
-    def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
+    def execute(self) -> Iterator[tuple[WorkUnit, list[Check]]]:
         """Execute the units and yield each with its checks; the units of a case run in order in one process.
 
         If a process ends or exceeds the time limit, its unit gets a failed check and all remaining units are skipped.
         """
         try:
             for child in self._children:
-                self._hand_out(child)
+                self._assign_next_case(child)
             while busy := [child for child in self._children if child.asked]:
                 ready = wait([one for child in busy for one in (child.connection, child.process.sentinel)], PATIENCE)
                 for child in busy:
-                    if child.connection in ready or child.process.exitcode is not None or child.late:
+                    if child.connection in ready or child.process.exitcode is not None or child.exceeds_time_limit:
                         unit = self.units[child.asked[0]]
                         try:
-                            _, checks = child.answer()
-                        except Ended as error:
+                            _, checks = child.receive_answer()
+                        except ChildEnded as error:
                             note = f"{error} ({unit.label})"
-                            yield unit, [missing("", "", "float64", unit.label, math.inf, note)]
+                            yield unit, [make_missing_check("", "", "float64", unit.label, math.inf, note)]
                             return
-                        child.give(self._seconds)
+                        child.set_time_limit(self._seconds)
                         if not child.asked:
-                            self._hand_out(child)
+                            self._assign_next_case(child)
                         yield unit, checks
         finally:
-            self._stop()
+            self._kill_children()
 
-    def _hand_out(self, child: _Worker) -> None:
+    def _assign_next_case(self, child: _Worker) -> None:
         """Assign a child the next case of its share, or the last case of the longest remaining share."""
-        child.give(self._seconds)
+        child.set_time_limit(self._seconds)
         own = self._shares[self._children.index(child)]
         longest = max(self._shares, key=len)
         if own or longest:
-            child.ask("execute", own.popleft() if own else longest.pop())
+            child.request_units("execute", own.popleft() if own else longest.pop())
 
-    def _stop(self) -> None:
+    def _kill_children(self) -> None:
         for child in self._children:
             child.kill()

@@ -34,7 +34,7 @@ LEFT_OUT: set[str] = set()
 _TRACES: dict[str, str] = {}
 
 
-def _keep_trace(error: BaseException, problem: str, hidden: tuple[str, ...]) -> None:
+def _store_traceback(error: BaseException, problem: str, hidden: tuple[str, ...]) -> None:
     """Store the traceback of the first exception with this note, without the frames of the checks themselves."""
     where = error.__traceback__
     while where is not None and f"{where.tb_frame.f_globals.get('__name__', '')}.".startswith(hidden):
@@ -66,12 +66,12 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def late(number: int, frame: Any) -> None:
+    def raise_timeout(number: int, frame: Any) -> None:
         raise TimeoutError(
             f"it takes longer than {seconds:.0f} s: a loop that waits for convergence, which never comes?"
         )
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
@@ -80,7 +80,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
+def observe_call(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
     """Make a call; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome.
 
     The traceback starts below the frames of this package and of packages in `hidden`.
@@ -96,5 +96,5 @@ def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise
         problem = message_of(error)
-        _keep_trace(error, problem, ("slopecheck.", *(f"{name}." for name in hidden)))
+        _store_traceback(error, problem, ("slopecheck.", *(f"{name}." for name in hidden)))
     return Outcome(fields, time.perf_counter() - start, problem)

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from slopecheck.record import Check
-from slopecheck.summary import group_by, ratio, worst
-from slopecheck.terms import Terms
+from slopecheck.summary import compute_error_ratio, find_worst_check, group_by
+from slopecheck.terms import ReportTerms
 from slopecheck.tolerances import EPS
 
 # Colour of all lines and texts outside coloured cells; pages replace it with their text colour.
@@ -43,12 +43,12 @@ DOTTED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2
 DASHED: dict[str, Any] = {**DOTTED, "linestyle": (0, (4, 3))}
 
 
-def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
-    check = worst(checks)
+def _draw_cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
+    check = find_worst_check(checks)
     if check is None:
         axes.text(x, y, "–", ha="center", va="center", color=MUTED)
         return
-    value = ratio(check)
+    value = compute_error_ratio(check)
     colour = WITHIN(value) if check.passed else WRONG
     text = f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     if not math.isfinite(value):  # a NaN, an exception, or a bitwise difference
@@ -60,7 +60,7 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
     axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
 
 
-def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
+def draw_error_matrix(checks: Sequence[Check], terms: ReportTerms) -> Figure | None:
     """Draw the matrix operator x backend of the largest error of any check, in units of its tolerance.
 
     Return None if nothing was checked. The figure fits the width of a phone's screen.
@@ -76,7 +76,7 @@ def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
         axes = figure.add_subplot()
         for y, operator in enumerate(operators):
             for x, backend in enumerate(backends):
-                _cell(axes, x, y, groups.get((operator, backend), []))
+                _draw_cell(axes, x, y, groups.get((operator, backend), []))
         axes.set(xlim=(-0.5, len(backends) - 0.5), ylim=(len(operators) - 0.5, -0.5))
         axes.set_xticks(
             range(len(backends)), [p[-24:] for p in backends], rotation=40, ha="left", rotation_mode="anchor"
@@ -87,25 +87,25 @@ def agreement(checks: Sequence[Check], terms: Terms) -> Figure | None:
     return figure
 
 
-def _line(check: Check) -> np.ndarray:
+def _prepare_curve(check: Check) -> np.ndarray:
     """Return the points of a curve; zeros become gaps, since the axes are logarithmic."""
     line = np.array(check.curve, float)
     line[:, 1][~(line[:, 1] > 0)] = np.nan
     return line
 
 
-def _curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: Terms) -> None:
+def _draw_curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Draw a line for each curve; the colour shows the backend, the line style the dtype."""
     for (backend, dtype), group in group_by(checks, lambda c: (c.backend, c.dtype)).items():
         style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
-        axes.add_collection(LineCollection([_line(c) for c in group], **style, linewidths=0.9, alpha=0.75))
+        axes.add_collection(LineCollection([_prepare_curve(c) for c in group], **style, linewidths=0.9, alpha=0.75))
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
+def _compute_axis_range(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()) / 3, float(values.max()) * 3
 
 
-def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
+def draw_difference_curves(checks: Sequence[Check], terms: ReportTerms) -> Figure | None:
     """Draw error against step for all finite-difference curves, one plot for each operator, on common axes.
 
     Return None if there is no curve.
@@ -121,15 +121,17 @@ def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.0 + 2.9 * width, 0.9 + 2.2 * height), layout="constrained")
         grid = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
-        steps = np.array(_range(points[:, 0]))
+        steps = np.array(_compute_axis_range(points[:, 0]))
         for axes, (operator, own) in zip(grid.flat, operators.items(), strict=False):
             for dtype in dict.fromkeys(c.dtype for c in own):
                 axes.plot(steps, EPS[dtype] / steps, **DOTTED)
             if any(c.order is not None for c in own):
                 axes.plot(steps, steps**2, **DASHED)
-            _curves(axes, own, terms)
+            _draw_curves(axes, own, terms)
             axes.set_title(operator, fontsize=9)
-            axes.set(xscale="log", yscale="log", xlim=steps, **({"ylim": _range(shown)} if shown.size else {}))
+            axes.set(
+                xscale="log", yscale="log", xlim=steps, **({"ylim": _compute_axis_range(shown)} if shown.size else {})
+            )
             axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
         for axes in list(grid.flat)[len(operators) :]:
             axes.set_visible(False)
@@ -147,9 +149,9 @@ def differences(checks: Sequence[Check], terms: Terms) -> Figure | None:
     return figure
 
 
-PICTURES: dict[str, Callable[[Sequence[Check], Terms], Figure | None]] = {
-    "agreement": agreement,
-    "differences": differences,
+PICTURES: dict[str, Callable[[Sequence[Check], ReportTerms], Figure | None]] = {
+    "agreement": draw_error_matrix,
+    "differences": draw_difference_curves,
 }
 
 

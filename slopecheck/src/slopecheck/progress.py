@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slopecheck.record import Check
-from slopecheck.terms import Terms
-from slopecheck.units import Unit, count_checks
+from slopecheck.terms import ReportTerms
+from slopecheck.units import WorkUnit, count_checks
 
 
-def result(checks: Iterable[Check]) -> str:
+def describe_counts(checks: Iterable[Check]) -> str:
     """Describe how many checks passed, failed, are inconclusive, and were not offered."""
     checks = list(checks)
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
@@ -20,7 +20,7 @@ def result(checks: Iterable[Check]) -> str:
     return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in counts.items() if n)
 
 
-def verdict(checks: Iterable[Check], terms: Terms) -> str:
+def describe_verdict(checks: Iterable[Check], terms: ReportTerms) -> str:
     """Describe failures, separately for values and derivatives and for other properties; "" without checks."""
     made, texts = [c for c in checks if c.offered], []
     for name, wanted in (("values and derivatives", False), ("properties", True)):
@@ -32,9 +32,9 @@ def verdict(checks: Iterable[Check], terms: Terms) -> str:
     return "; ".join(texts)
 
 
-def follow(
-    units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], part_of: Callable[[Unit], str]
-) -> Iterator[tuple[Unit, list[Check], str]]:
+def add_progress_lines(
+    units: Sequence[WorkUnit], results: Iterable[tuple[WorkUnit, list[Check]]], part_of: Callable[[WorkUnit], str]
+) -> Iterator[tuple[WorkUnit, list[Check], str]]:
     """Yield units and their checks as they arrive, with a line when a unit completes a part (else "").
 
     `part_of` names the part of the run that a unit belongs to. The line gives the time spent waiting for
@@ -52,5 +52,5 @@ def follow(
         left[part] -= 1
         line = ""
         if left[part] == 0 and checks[part]:
-            line = f"{part}: {result(checks[part])}, {seconds[part]:.1f} s"
+            line = f"{part}: {describe_counts(checks[part])}, {seconds[part]:.1f} s"
         yield unit, made, line

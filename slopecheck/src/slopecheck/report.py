@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from slopecheck.record import COLUMNS, Check
-from slopecheck.summary import number
+from slopecheck.summary import format_number
 from slopecheck.units import count_checks
 
 SCHEMA_VERSION = 3
@@ -39,12 +39,12 @@ class ReportError(ValueError):
 def _to_columns(checks: Sequence[Check]) -> dict[str, list[Any]]:
     """Return checks as columns, one for each attribute. Numbers that are not finite, which JSON lacks, become None."""
 
-    def plain(value: Any) -> Any:
+    def convert_to_json(value: Any) -> Any:
         if isinstance(value, tuple):
-            return [plain(part) for part in value]
+            return [convert_to_json(part) for part in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return {name: [plain(getattr(c, name)) for c in checks] for name in COLUMNS}
+    return {name: [convert_to_json(getattr(c, name)) for c in checks] for name in COLUMNS}
 
 
 def assemble(
@@ -103,8 +103,8 @@ def read(path: Path) -> dict[str, Any]:
     if version != SCHEMA_VERSION:
         raise ReportError(f"{path} is not a report of checks with schema_version {SCHEMA_VERSION}")
     try:
-        _check("command", report["command"], (str,))
-        if not math.isfinite(_check("seconds", report["seconds"], NUMBER) or 0):
+        _require_type("command", report["command"], (str,))
+        if not math.isfinite(_require_type("seconds", report["seconds"], NUMBER) or 0):
             raise ValueError(f"its seconds: {report['seconds']}; expected a finite number")
         checks_of(report)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -112,7 +112,7 @@ def read(path: Path) -> dict[str, Any]:
     return dict(report)
 
 
-def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
+def _require_type(name: str, value: Any, types: tuple[type, ...]) -> Any:
     """Return a value of a report; raise TypeError with the value's name if its type is not among `types`."""
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
@@ -131,28 +131,30 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     Raises TypeError, ValueError, LookupError or OverflowError for wrong columns or values of a wrong type.
     """
 
-    def restore(name: str, value: Any) -> Any:
+    def restore_value(name: str, value: Any) -> Any:
         if name == "curve":
             return tuple((restore_number(name, step), restore_number(name, error)) for step, error in value)
-        return restore_number(name, value) if name in NUMBERS else _check(name, value, TYPES[name])
+        return restore_number(name, value) if name in NUMBERS else _require_type(name, value, TYPES[name])
 
     def restore_number(name: str, value: Any) -> float:
-        value = _check(name, value, NUMBER)
+        value = _require_type(name, value, NUMBER)
         return math.nan if value is None else float(value)
 
-    columns = _check("checks", report["checks"], (dict,))
+    columns = _require_type("checks", report["checks"], (dict,))
     columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports lack this column
-    rows = zip(*(_check(name, columns[name], (list,)) for name in COLUMNS), strict=True)
-    return [Check(**{name: restore(name, value) for name, value in zip(COLUMNS, row, strict=True)}) for row in rows]
+    rows = zip(*(_require_type(name, columns[name], (list,)) for name in COLUMNS), strict=True)
+    return [
+        Check(**{name: restore_value(name, value) for name, value in zip(COLUMNS, row, strict=True)}) for row in rows
+    ]
 
 
-def page(package: str, template: str, **values: Any) -> str:
+def render_template(package: str, template: str, **values: Any) -> str:
     """Render an HTML page from a template of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader(package), undefined=StrictUndefined, **options)
-    environment.filters["number"] = number
+    environment.filters["number"] = format_number
     return environment.get_template(template).render(**values)
 
 

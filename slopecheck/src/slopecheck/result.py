@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from slopecheck import progress
 from slopecheck.record import Check
-from slopecheck.report import assemble, encode_report, page
-from slopecheck.running import P, run
-from slopecheck.terms import Terms
+from slopecheck.report import assemble, encode_report, render_template
+from slopecheck.running import P, run_plan
+from slopecheck.terms import ReportTerms
 from slopecheck.units import count_checks
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ NEXT = {
 }
 
 
-def _encoding() -> str:
+def _get_output_encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
-def _printable(text: str) -> str:
+def _escape_unencodable(text: str) -> str:
     """Escape characters that the encoding of the output lacks, as on Windows consoles."""
-    return text.encode(_encoding(), "backslashreplace").decode(_encoding())
+    return text.encode(_get_output_encoding(), "backslashreplace").decode(_get_output_encoding())
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Result:
     cases: str = "order"  # meaning of `Check.case`, used as the heading of its column
     title: str = "Derivatives of"
     seed: int = 0
-    terms: Terms = field(default_factory=Terms, repr=False)
+    terms: ReportTerms = field(default_factory=ReportTerms, repr=False)
     what: str = "checks of its derivatives"
     allowed: str = ""  # reason for allowing inconclusive checks, "" if they are not allowed
 
@@ -152,7 +152,7 @@ class Result:
         from rich.markup import escape
         from rich.table import Table
 
-        frame = box.HEAVY_HEAD if _encoding().lower().startswith("utf") else box.ASCII
+        frame = box.HEAVY_HEAD if _get_output_encoding().lower().startswith("utf") else box.ASCII
         columns = ("check", self.cases, "of", "error", "allowed", "slope", "remark")
         table = Table(*columns, title=escape(self.name), box=frame)
         shown = [c for c in self.checks if every or not c.passed]
@@ -167,13 +167,13 @@ class Result:
         console = Console(file=text, width=150, highlight=False)
         if table.row_count:
             console.print(table)
-        told = progress.verdict(self.checks, self.terms) if self.failures else ""
-        console.print("; ".join(filter(None, [progress.result(self.checks), told])), markup=False)
+        told = progress.describe_verdict(self.checks, self.terms) if self.failures else ""
+        console.print("; ".join(filter(None, [progress.describe_counts(self.checks), told])), markup=False)
         if self.failures or self.inconclusive:
             console.print(
                 f"{self.verdict}: {self.headline}" + f"; allowed: {self.allowed}" * bool(self.allowed), markup=False
             )
-        return _printable(text.getvalue())
+        return _escape_unencodable(text.getvalue())
 
     def plot(self) -> "Figure":
         """Plot the error of central differences against the step, with a line for each curve.
@@ -187,9 +187,9 @@ class Result:
         ValueError
             If there is no curve.
         """
-        from slopecheck.plots import differences
+        from slopecheck.plots import draw_difference_curves
 
-        figure = differences(self.checks, self.terms)
+        figure = draw_difference_curves(self.checks, self.terms)
         if figure is None:
             raise ValueError("plot: there is no curve; expected a result with checks of kind 'differences'")
         return figure
@@ -216,7 +216,7 @@ class Result:
         from slopecheck.plots import svg
 
         picture = svg(self.plot()) if any(c.curve for c in self.checks) else ""
-        return page("slopecheck", "result.html.j2", result=self, picture=picture).encode()
+        return render_template("slopecheck", "result.html.j2", result=self, picture=picture).encode()
 
     def report(self) -> dict[str, Any]:
         """Return the content of a ``report.json`` (`slopecheck.report.KEYS`)."""
@@ -225,10 +225,10 @@ class Result:
         report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), count_checks(self.checks))
         return {**report, "verdict": self.verdict}
 
-    def fill(self, make: Callable[[bool], P], timeout: float | None) -> P:
+    def run_checks(self, make: Callable[[bool], P], timeout: float | None) -> P:
         """Run the checks of a plan (`running.run`) and return the plan; a KeyboardInterrupt gets a `result`."""
         try:
-            return run(make, timeout, self.checks)
+            return run_plan(make, timeout, self.checks)
         except KeyboardInterrupt as interrupt:
             interrupt.result = self  # type: ignore[attr-defined]
             raise
@@ -255,7 +255,7 @@ class DerivativeError(AssertionError):
             lines.append(f"  {c.kind}{of}: {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}")
         if len(told) > 10:
             lines.append(f"  and {len(told) - 10} more; see the result of this error")
-        super().__init__(_printable("\n".join(lines)))
+        super().__init__(_escape_unencodable("\n".join(lines)))
         self.result = result
 
 

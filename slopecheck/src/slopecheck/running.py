@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from slopecheck.isolated import Child, Ended
-from slopecheck.outcome import message_of, observe
+from slopecheck.isolated import Child, ChildEnded
+from slopecheck.outcome import message_of, observe_call
 from slopecheck.record import Check
 from slopecheck.units import spoil_new_memory
 
@@ -38,19 +38,19 @@ class Plan(ABC):
     steps: list[tuple[str, str]]
 
     @property
-    def calls(self) -> int:
+    def num_calls(self) -> int:
         """Number of calls so far, 0 if they are not counted."""
         return 0
 
     @abstractmethod
-    def make(self, number: int) -> Iterable[Check]:
+    def run_step(self, number: int) -> Iterable[Check]:
         """Run the checks of a step."""
 
     @abstractmethod
-    def lost(self, number: int, text: str) -> Check:
+    def make_failed_check(self, number: int, text: str) -> Check:
         """Return a failed check for a step that raised an exception."""
 
-    def cost(self) -> tuple[int, str]:
+    def estimate_cost(self) -> tuple[int, str]:
         """Return the estimated number of calls of all checks, and a description of their cost (0 and "" if unknown)."""
         return 0, ""
 
@@ -58,7 +58,9 @@ class Plan(ABC):
 P = TypeVar("P", bound=Plan)
 
 
-def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
+def parse_skip_and_timeout(
+    who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()
+) -> dict[str, str]:
     """Validate the options, and return the skipped kinds of check with the reasons.
 
     Raises TypeError if `skip` is not a mapping; ValueError if a kind is not in `kinds` or has no reason, or if a
@@ -77,7 +79,7 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
     return skip
 
 
-def check_allowance(who: str, inconclusive: str, reason: str) -> str:
+def parse_inconclusive_option(who: str, inconclusive: str, reason: str) -> str:
     """Return the reason for allowing inconclusive checks, or ""; raise ValueError if the two options disagree."""
     if inconclusive not in ("fail", "allow"):
         raise ValueError(f"{who}: inconclusive is {inconclusive!r}; expected 'fail' or 'allow'")
@@ -88,7 +90,7 @@ def check_allowance(who: str, inconclusive: str, reason: str) -> str:
     return reason
 
 
-def left_out_by(skips: Sequence[str]) -> dict[str, str]:
+def parse_skip_options(skips: Sequence[str]) -> dict[str, str]:
     """Return reasons by kind of check from options ``KIND=WHY``; raise ValueError if an option has another form."""
     left_out = {}
     for skip in skips:
@@ -99,7 +101,7 @@ def left_out_by(skips: Sequence[str]) -> dict[str, str]:
     return left_out
 
 
-def _find_next(plan: Plan, number: int, lost: bool) -> int:
+def _find_next_step(plan: Plan, number: int, lost: bool) -> int:
     """Return the number of the next step; after a failed call step, of the next call step."""
     number += 1
     while lost and number < len(plan.steps) and plan.steps[number][1] != CALL:
@@ -107,62 +109,64 @@ def _find_next(plan: Plan, number: int, lost: bool) -> int:
     return number
 
 
-def _check_from(plan: Plan, number: int) -> Iterator[Message]:
+def _run_steps_from(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier checks."""
     while number < len(plan.steps):
-        yield number, plan.calls
-        rows = chain.from_iterable(map(plan.make, [number]))  # `make` is called at the first row, where it may raise
+        yield number, plan.num_calls
+        rows = chain.from_iterable(
+            map(plan.run_step, [number])
+        )  # `make` is called at the first row, where it may raise
         problem = ""
         while not problem:
-            outcome = observe(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
+            outcome = observe_call(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
             problem, checks = outcome.problem, outcome.fields.get("checks", [])
             if not checks:
                 break
             yield checks
         if problem:
-            yield [plan.lost(number, re.sub("^(CallFailed|Miscounted): ", "", problem))]
+            yield [plan.make_failed_check(number, re.sub("^(InvalidResultError|Miscounted): ", "", problem))]
         if not problem and plan.steps[number][1] == CALL:
-            yield plan.cost()
-        number = _find_next(plan, number, bool(problem) and plan.steps[number][1] == CALL)
+            yield plan.estimate_cost()
+        number = _find_next_step(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
 
-def _serve(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
+def _send_checks(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
     """Run the checks in a child process, and send each as it completes."""
     if forked and "torch" in sys.modules:  # torch's thread pool did not survive the fork
         sys.modules["torch"].set_num_threads(1)
     spoil_new_memory()
     plan = make(forked)
     connection.send((number, 0))
-    for message in _check_from(plan, number):
+    for message in _run_steps_from(plan, number):
         connection.send(message)
     connection.send(None)
 
 
-def _check_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
+def _run_steps_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
     """Run the checks in a child process; if it hangs or crashes, a new one continues after the failed step."""
     number = 0
     while number < len(plan.steps):
-        child, begun = Child(_serve, (make, number, method == "fork"), method), False
-        child.give(STARTING + seconds)
+        child, begun = Child(_send_checks, (make, number, method == "fork"), method), False
+        child.set_time_limit(STARTING + seconds)
         try:
             for message in iter(child.receive, None):
                 begun = True
                 if isinstance(message, tuple) and isinstance(message[1], int):
                     number = message[0]
-                    child.give(seconds)
+                    child.set_time_limit(seconds)
                 yield message
             return
-        except Ended as error:
-            more = "; a larger timeout, or inputs of fewer elements, would decide" * child.late
-            yield [plan.lost(number, f"{error}{more}")]
+        except ChildEnded as error:
+            more = "; a larger timeout, or inputs of fewer elements, would decide" * child.exceeds_time_limit
+            yield [plan.make_failed_check(number, f"{error}{more}")]
             if not begun:  # no step has begun, so another process would fail in the same way
                 return
-            number = _find_next(plan, number, plan.steps[number][1] == CALL)
+            number = _find_next_step(plan, number, plan.steps[number][1] == CALL)
         finally:
             child.kill()
 
 
-def _choose_method(make: Callable[[bool], Plan]) -> str:
+def _choose_start_method(make: Callable[[bool], Plan]) -> str:
     """Return "spawn" if a library does not survive a fork, or if `FRESH` and `make` can be pickled; else "fork".
 
     Raises ValueError if no process can be started.
@@ -191,19 +195,19 @@ def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
     console = Console(stderr=True)
     done, total = 0, 0
 
-    class Bar(Progress):
+    class CallProgressBar(Progress):
         def get_renderables(self) -> Iterable[Any]:
             for task in self.tasks:
-                task.completed, task.total = max(plan.calls, done), total or len(plan.steps)
+                task.completed, task.total = max(plan.num_calls, done), total or len(plan.steps)
             yield from super().get_renderables()
 
-    bar = Bar(console=console, transient=True, disable=not console.is_terminal)
+    bar = CallProgressBar(console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("", total=len(plan.steps))
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
     timer.start()
 
-    def show(message: Message) -> None:
+    def show_message(message: Message) -> None:
         nonlocal done, total
         if isinstance(message, list):
             return
@@ -217,22 +221,22 @@ def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
                 console.print(f"{plan.name}: {more}", markup=False)
 
     try:
-        yield show
+        yield show_message
     finally:
         timer.cancel()
         timer.join()
         bar.stop()
 
 
-def run(make: Callable[[bool], P], timeout: float | None, checks: list[Check]) -> P:
+def run_plan(make: Callable[[bool], P], timeout: float | None, checks: list[Check]) -> P:
     """Run the checks of a plan and return it; checks are added to the list as they come.
 
     `make` returns the plan; its argument says whether the process is a fork. `timeout` is the limit in seconds for each
     step in a child process; None runs all steps in this process.
     """
-    method = "" if timeout is None else _choose_method(make)
+    method = "" if timeout is None else _choose_start_method(make)
     plan = make(method == "fork")
-    messages = _check_from(plan, 0) if timeout is None else _check_in_child(make, plan, timeout, method)
+    messages = _run_steps_from(plan, 0) if timeout is None else _run_steps_in_child(make, plan, timeout, method)
     with _show_progress(plan) as show:
         for message in messages:
             show(message)

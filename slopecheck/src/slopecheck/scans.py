@@ -44,7 +44,7 @@ def bound_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) ->
     return np.maximum(MARGIN * SPREAD * (noise + last_bits), np.finfo(float).tiny)
 
 
-def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
+def locate_jump(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
     """Search for a jump in a window, or only at its `centre`, by nested windows.
 
     Each window is the part of the previous one with the largest fourth differences. A change is a jump
@@ -64,7 +64,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
             return None
         low, high = points[start], points[start + ORDER]
         change = values[start + ORDER] - values[start]
-    beside = _measure_beside(f, (low + high) / 2, BESIDE * wide)
+    beside = _measure_differences_beside(f, (low + high) / 2, BESIDE * wide)
     stands = (abs(np.diff(values, ORDER, axis=0)).max(axis=0) > STANDS_OUT * beside).any()
     if not (stands and largest[-1] > KEEPS**2 * largest[-3]):
         return None
@@ -84,7 +84,7 @@ def _find_not_finite(points: np.ndarray, values: np.ndarray) -> Jump | None:
     return Jump(float(points[wrong][0]), np.full(number, np.nan), np.ones(number, bool)) if wrong.any() else None
 
 
-def _measure_beside(f: Function, at: float, spacing: float) -> np.ndarray:
+def _measure_differences_beside(f: Function, at: float, spacing: float) -> np.ndarray:
     """Return the largest fourth differences of values on both sides of a point."""
     sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
     return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
@@ -117,7 +117,7 @@ def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> 
     return apart
 
 
-def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
+def find_jumps(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
     """Return the jumps of a function in a scan of equally spaced points; refine around at most `most` of them."""
     values = np.array([f(float(t)) for t in points])
     if jump := _find_not_finite(points, values):
@@ -125,6 +125,6 @@ def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[
     jumps = []
     for i in find_outliers(points, values, noise)[:most]:
         low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
-        if jump := refine(f, float(low), float(high), noise):
+        if jump := locate_jump(f, float(low), float(high), noise):
             jumps.append(jump)
     return sorted(jumps, key=lambda jump: jump.at)

@@ -14,7 +14,7 @@ SLOPE, SLOPE_MARGIN = 2.0, 0.1
 
 
 @dataclass(frozen=True)
-class Curve:
+class SlopeVerdict:
     """Verdict on a curve: best error, order (None if exact up to rounding), problem ("" if none)."""
 
     best: float
@@ -22,7 +22,9 @@ class Curve:
     problem: str
 
 
-def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None) -> Curve:
+def assess(
+    steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None
+) -> SlopeVerdict:
     """Accept or reject a curve of relative errors against descending steps; `floors` bound the errors due to rounding.
 
     `degree` is the polynomial degree of the function along the direction, None if it is not a polynomial.
@@ -36,13 +38,13 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     """
     h, e, bound = np.array(steps), np.array(errors), np.array(floors)
     if not np.isfinite(e).all():
-        return Curve(math.nan, None, f"error is {e[~np.isfinite(e)][0]} at step {h[~np.isfinite(e)][0]:.1e}")
+        return SlopeVerdict(math.nan, None, f"error is {e[~np.isfinite(e)][0]} at step {h[~np.isfinite(e)][0]:.1e}")
     best = float(e.min())
     if (e <= bound).all():
-        return Curve(best, None, "")
+        return SlopeVerdict(best, None, "")
     if degree is not None and degree <= 2:
         worst = int(np.argmax(e / bound))
-        return Curve(
+        return SlopeVerdict(
             best, None, f"degree {degree}, but error {e[worst]:.1e} at step {h[worst]:.1e} is above {bound[worst]:.1e}"
         )
     noise = np.max((e * h)[-FLOOR_STEPS:])
@@ -51,11 +53,11 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     end = int(below[0]) if below.size else len(h)
     inside = np.arange(len(h)) < end
     if end == 0 or h[0] / h[end - 1] < 10.0**DECADES:
-        return Curve(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
+        return SlopeVerdict(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
     # The last factor includes the step at which the decades are complete.
     inside &= h <= h[end - 1] * 10.0**DECADES * (h[0] / h[1])
     x, y = np.log(h[inside]), np.log(e[inside])
     i, j = np.triu_indices(len(x), 1)
     slope = float(np.median((y[i] - y[j]) / (x[i] - x[j])))
     wrong = not abs(slope - SLOPE) <= SLOPE_MARGIN
-    return Curve(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")
+    return SlopeVerdict(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")

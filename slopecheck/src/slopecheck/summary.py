@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from slopecheck.record import Check
-from slopecheck.terms import Terms
+from slopecheck.terms import ReportTerms
 from slopecheck.units import count_checks
 
 K = TypeVar("K", bound=Hashable)
@@ -36,19 +36,19 @@ def group_by(checks: Iterable[Check], key: Callable[[Check], K]) -> dict[K, list
     return groups
 
 
-def ratio(check: Check) -> float:
+def compute_error_ratio(check: Check) -> float:
     """Return the error in units of its tolerance: at most 1 if the check passes; infinity for NaN."""
     if check.passed:
         return check.error / check.tolerance if check.tolerance > 0 else 0.0
     return check.error / check.tolerance if check.tolerance > 0 and math.isfinite(check.error) else math.inf
 
 
-def worst(checks: Sequence[Check]) -> Check | None:
+def find_worst_check(checks: Sequence[Check]) -> Check | None:
     """Return the check whose error is the largest multiple of its tolerance."""
-    return max(checks, key=ratio, default=None)
+    return max(checks, key=compute_error_ratio, default=None)
 
 
-def _order(checks: Sequence[Check]) -> str:
+def _format_order(checks: Sequence[Check]) -> str:
     if not checks:
         return "-"
     if not all(c.passed for c in checks):
@@ -57,14 +57,14 @@ def _order(checks: Sequence[Check]) -> str:
     return f"{max(slopes, key=lambda slope: abs(slope - 2)):.2f}" if slopes else "exact"
 
 
-def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
+def summarise(checks: Sequence[Check], terms: ReportTerms) -> list[Row]:
     """Return rows in the order in which operators, backends and dtypes first appear."""
     groups = group_by(checks, lambda c: (c.operator, c.backend, c.dtype))
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
         group = [c for c in groups[key] if c.offered]
-        accuracy = worst([c for c in group if c.kind == "accuracy"])
+        accuracy = find_worst_check([c for c in group if c.kind == "accuracy"])
         rest = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
         made = f"{sum(c.passed for c in rest)}/{len(rest)}" if rest else "-"
         absent = count_checks(c for c in groups[key] if not c.offered)
@@ -73,7 +73,7 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
                 *key,
                 error=accuracy.error if accuracy else None,
                 tolerance=accuracy.tolerance if accuracy else None,
-                order=_order([c for c in group if c.kind in terms.curves]),
+                order=_format_order([c for c in group if c.kind in terms.curves]),
                 other_kinds=f"{made} ({absent} not offered)" if absent else made,
                 seconds=sum(c.seconds for c in group),
                 passed=all(c.passed for c in group) if group else None,
@@ -82,6 +82,6 @@ def summarise(checks: Sequence[Check], terms: Terms) -> list[Row]:
     return rows
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Format a number briefly; None becomes a dash."""
     return "-" if value is None else f"{value:.{digits}g}"

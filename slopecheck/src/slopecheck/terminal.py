@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNLIMITED = 240
 
 
-class Finite(click.FloatRange):
+class FiniteFloatRange(click.FloatRange):
     """A `click.FloatRange` that also rejects NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -30,38 +30,38 @@ class Finite(click.FloatRange):
         return number
 
 
-def plain(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Escape control and unprintable characters, as ``\x1b`` and ``\udc80``, but not new lines and tabs."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def say(text: object, err: bool = False) -> None:
+def print_escaped(text: object, err: bool = False) -> None:
     """Print a line that may contain arbitrary text, such as file names and messages of exceptions."""
-    click.echo(plain(str(text)), err=err)
+    click.echo(escape_unprintable(str(text)), err=err)
 
 
-def plain_console(stderr: bool = False) -> "Console":
+def make_escaping_console(stderr: bool = False) -> "Console":
     """Return a console that escapes text by `plain`, and prints whole tables if the output is not a terminal."""
     from rich.console import Console
     from rich.segment import Segment
 
-    class Plain(Console):
+    class EscapingConsole(Console):
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(plain(segment.text), segment.style)
+                yield segment if segment.control else Segment(escape_unprintable(segment.text), segment.style)
 
         def on_broken_pipe(self) -> NoReturn:
             raise BrokenPipeError  # rich's own method would exit before the report of the run is written
 
-    console = Plain(stderr=stderr, highlight=False)
+    console = EscapingConsole(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = UNLIMITED
     return console
 
 
-def mark(console: "Console", passed: bool | None) -> str:
+def format_pass_mark(console: "Console", passed: bool | None) -> str:
     """Return a coloured tick or cross, or ASCII if the encoding requires it; a dash for None."""
     if passed is None:
         return "-"
@@ -71,14 +71,14 @@ def mark(console: "Console", passed: bool | None) -> str:
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[list[int]]:
+def _treat_signals_like_ctrl_c() -> Iterator[list[int]]:
     """Treat SIGTERM and SIGHUP like Ctrl-C, unless they are ignored; received signals are appended to the list.
 
     Code that cleans up and ends its child processes on KeyboardInterrupt then also does so on these signals.
     """
     came: list[int] = []
 
-    def handler(number: int, frame: Any) -> None:
+    def interrupt_on_signal(number: int, frame: Any) -> None:
         came.append(number)
         interrupt = signal.getsignal(signal.SIGINT)  # distinguishes Ctrl-C from a user's KeyboardInterrupt
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
@@ -87,7 +87,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
     signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
     numbers = [n for n in signals if main and signal.getsignal(n) is signal.SIG_DFL]
     for number in numbers:
-        signal.signal(number, handler)
+        signal.signal(number, interrupt_on_signal)
     try:
         yield came
     finally:
@@ -95,7 +95,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _finish(stream: Any) -> None:
+def _flush_or_discard(stream: Any) -> None:
     """Flush a stream; if that fails, redirect it to the null device, because the flush at exit would fail again."""
     try:
         if stream is not None:
@@ -123,7 +123,7 @@ class Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         status, line = 1, ""
         try:
-            with _ended_like_ctrl_c() as came:
+            with _treat_signals_like_ctrl_c() as came:
                 words = sys.argv[1:] if args is None else list(args)
                 status = super().main(words, *more, **{**options, "standalone_mode": False, "obj": words}) or 0
             if streams[0] is not None:
@@ -132,7 +132,7 @@ class Commands(click.Group):
             number = signal.Signals(came[0] if came else signal.SIGINT)
             status, line = 128 + number, f"Ended by {number.name}"
         except click.ClickException as error:
-            error.message = plain(error.message)  # type: ignore[misc]
+            error.message = escape_unprintable(error.message)  # type: ignore[misc]
             status = error.exit_code
             with suppress(OSError):
                 error.show()
@@ -143,7 +143,7 @@ class Commands(click.Group):
         finally:  # even if click exits because of a closed pipe
             with suppress(OSError):
                 if line:
-                    say(line, err=True)
+                    print_escaped(line, err=True)
             for stream in streams:
-                _finish(stream)
+                _flush_or_discard(stream)
         sys.exit(status)

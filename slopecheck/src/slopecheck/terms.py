@@ -27,7 +27,7 @@ INFLUENCES = {
 
 
 @dataclass(frozen=True)
-class Terms:
+class ReportTerms:
     """Names and texts of a program; the defaults suit functions and calculators."""
 
     environment: Callable[[], Mapping[str, Any]] = collect  # returns a report's environment

@@ -15,7 +15,7 @@ from slopecheck.record import Check
 
 
 @dataclass(frozen=True)
-class Task:
+class CheckTask:
     """Checks to be made: their subject, their number (without kind ``empty``), and the function that makes them."""
 
     operator: str
@@ -26,7 +26,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """A part of a run that one process executes."""
 
     label: str
@@ -42,55 +42,58 @@ def count_checks(checks: Iterable[Check]) -> int:
     return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
 
-def missing(operator: str, backend: str, dtype: str, case: str, number: float, note: str) -> Check:
+def make_missing_check(operator: str, backend: str, dtype: str, case: str, number: float, note: str) -> Check:
     """Return a failed check that represents `number` checks that were planned but not made."""
     return Check(operator, backend, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
 
 
-def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
+def _make_not_offered_check(label: str, task: CheckTask, number: int, fields: Collection[str], note: str) -> Check:
     """Return a check that represents `number` checks that a user's function does not offer."""
-    absent = missing(task.operator, task.backend, task.dtype, label, number, note)
+    absent = make_missing_check(task.operator, task.backend, task.dtype, label, number, note)
     return replace(absent, kind="not offered", field=", ".join(fields))
 
 
-def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
+def _replace_absent_checks(label: str, task: CheckTask, checks: list[Check], absent: Collection[str]) -> list[Check]:
     """Replace the checks of auxiliary outputs that the function did not return by one check with their number."""
     fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     if not fields:
         return checks
     offered = [c for c in checks if c.field not in absent]
     number = count_checks(checks) - count_checks(offered)
-    return [*offered, _not_offered(label, task, number, fields, "auxiliary outputs that the function leaves out")]
+    return [
+        *offered,
+        _make_not_offered_check(label, task, number, fields, "auxiliary outputs that the function leaves out"),
+    ]
 
 
-def _check_task(label: str, task: Task) -> list[Check]:
+def _execute_task(label: str, task: CheckTask) -> list[Check]:
     try:
         LEFT_OUT.clear()
-        checks = _without(label, task, task.make(), LEFT_OUT)
+        checks = _replace_absent_checks(label, task, task.make(), LEFT_OUT)
         checks = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in checks]
     except KeyboardInterrupt:
         raise
     except NotOffered as error:
-        return [_not_offered(label, task, task.count, (), str(error))]
+        return [_make_not_offered_check(label, task, task.count, (), str(error))]
     except BaseException as error:  # any exception leaves the checks of the unit missing
-        return [missing(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
+        return [make_missing_check(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
     made = count_checks(checks)
     if made == task.count:
         return checks
     note = f"{made} checks were made; {task.count} were planned"
-    return [*checks, missing(task.operator, task.backend, task.dtype, label, abs(made - task.count), note)]
+    return [*checks, make_missing_check(task.operator, task.backend, task.dtype, label, abs(made - task.count), note)]
 
 
-def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
+def make_unit(label: str, weight: float, tasks: Callable[[], Sequence[CheckTask]]) -> WorkUnit:
     """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
-    def count() -> int:
+    def count_planned_checks() -> int:
         return sum(task.count for task in tasks())
 
-    def execute() -> list[Check]:
-        return [check for task in tasks() for check in _check_task(label, task)]
+    def execute_tasks() -> list[Check]:
+        return [check for task in tasks() for check in _execute_task(label, task)]
 
-    return Unit(label, weight, count, execute, label.partition(":")[0])
+    return WorkUnit(label, weight, count_planned_checks, execute_tasks, label.partition(":")[0])
 
 
 def spoil_new_memory() -> None:
@@ -102,7 +105,7 @@ def spoil_new_memory() -> None:
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; memory is filled with the complement
 
 
-def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:
+def execute(units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, list[Check]]]:
     """Execute units one after the other, and yield each with its checks."""
     spoil_new_memory()
     for unit in units:

@@ -16,7 +16,7 @@ CLUSTER = Atoms("CuAg2Cu2", CRYSTAL.repeat((2, 1, 1)).positions[:5])
 VOIGT = np.array([[0, 0], [1, 1], [2, 2], [1, 2], [0, 2], [0, 1]])
 
 
-class Pairs(Calculator):
+class PairPotential(Calculator):
     """A pair potential q_i q_j exp(-r) (1 - (r / R)^2)^4 eV, where the charge q of an atom depends on its element."""
 
     implemented_properties = ("energy", "free_energy", "forces", "stress")
@@ -24,13 +24,13 @@ class Pairs(Calculator):
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         super().calculate(atoms, properties, system_changes)
-        self.results = self.changed(self.atoms, self.compute(self.atoms))
+        self.results = self.change_results(self.atoms, self.compute_results(self.atoms))
         self.results["free_energy"] = self.results["energy"]
 
-    def changed(self, atoms, results):
+    def change_results(self, atoms, results):
         return results
 
-    def pair(self, r):
+    def evaluate_pair_potential(self, r):
         """Return pair energies and their derivatives with respect to the distance."""
         rest, decay = 1 - (r / self.reach) ** 2, np.exp(-r)
         return decay * rest**4, -decay * rest**4 - decay * 8 * r / self.reach**2 * rest**3
@@ -38,15 +38,15 @@ class Pairs(Calculator):
     def charges(self, atoms):
         return np.where(atoms.numbers == 47, 1.5, 1.0)
 
-    def neighbours(self, atoms):
+    def find_neighbours(self, atoms):
         return neighbor_list("ijdD", atoms, self.reach)
 
-    def compute(self, atoms):
-        i, j, r, away = self.neighbours(atoms)
-        q, (energies, slopes) = self.charges(atoms), self.pair(r)
-        return self.of_pairs(atoms, i, away, q[i] * q[j] * energies, (q[i] * q[j] * slopes / r)[:, None] * away)
+    def compute_results(self, atoms):
+        i, j, r, away = self.find_neighbours(atoms)
+        q, (energies, slopes) = self.charges(atoms), self.evaluate_pair_potential(r)
+        return self.sum_pairs(atoms, i, away, q[i] * q[j] * energies, (q[i] * q[j] * slopes / r)[:, None] * away)
 
-    def of_pairs(self, atoms, i, away, energies, pulls):
+    def sum_pairs(self, atoms, i, away, energies, pulls):
         forces = np.zeros((len(atoms), 3))
         np.add.at(forces, i, pulls)
         results = {"energy": energies.sum() / 2, "forces": forces}
@@ -55,41 +55,41 @@ class Pairs(Calculator):
         return results
 
 
-class Changed(Pairs):
+class PairsWithChangedResults(PairPotential):
     """A pair potential whose results are replaced by `change(atoms, results)`."""
 
     def __init__(self, change):
         super().__init__()
         self.change = change
 
-    def changed(self, atoms, results):
+    def change_results(self, atoms, results):
         return results | self.change(atoms, results)
 
 
-class HardCutoff(Pairs):
-    def pair(self, r):
+class HardCutoff(PairPotential):
+    def evaluate_pair_potential(self, r):
         return np.exp(-r), -np.exp(-r)
 
 
-class ShiftedOnly(Pairs):
-    def pair(self, r):
+class EnergyShiftedAtCutoff(PairPotential):
+    def evaluate_pair_potential(self, r):
         return np.exp(-r) - np.exp(-self.reach), -np.exp(-r)
 
 
-class NearestImage(Pairs):
+class NearestImageOnly(PairPotential):
     reach = 3.9
 
-    def neighbours(self, atoms):
-        i, j, r, away = super().neighbours(atoms)
+    def find_neighbours(self, atoms):
+        i, j, r, away = super().find_neighbours(atoms)
         order = np.lexsort((r, j, i))
         _, first = np.unique(np.stack([i[order], j[order]]), axis=1, return_index=True)
         return tuple(a[order[first]] for a in (i, j, r, away))
 
 
-class OldNeighbours(Pairs):
+class StaleNeighbourList(PairPotential):
     """A pair potential that rebuilds its neighbour list only if the number of atoms changes."""
 
-    def neighbours(self, atoms):
+    def find_neighbours(self, atoms):
         if len(getattr(self, "last", ())) != len(atoms):
             self.last, self.found = atoms.positions.copy(), neighbor_list("ijD", atoms, self.reach)
         i, j, away = self.found
@@ -100,21 +100,21 @@ class OldNeighbours(Pairs):
         return i[near], j[near], r[near], away[near]
 
 
-class SortedByElement(Pairs):
-    def compute(self, atoms):
-        return super().compute(atoms[np.argsort(atoms.numbers, kind="stable")])
+class ForcesSortedByElement(PairPotential):
+    def compute_results(self, atoms):
+        return super().compute_results(atoms[np.argsort(atoms.numbers, kind="stable")])
 
 
-class Angles(Pairs):
+class AnglePotential(PairPotential):
     """A pair potential plus a sum over angles: of the angle if `acos`, else of a polynomial of its cosine."""
 
     def __init__(self, acos):
         super().__init__()
         self.acos = acos
 
-    def compute(self, atoms):
-        results = super().compute(atoms)
-        i, j, r, away = self.neighbours(atoms)
+    def compute_results(self, atoms):
+        results = super().compute_results(atoms)
+        i, j, r, away = self.find_neighbours(atoms)
         weight, slope = (1 - (r / self.reach) ** 2) ** 4, -8 * r / self.reach**2 * (1 - (r / self.reach) ** 2) ** 3
         unit = away / r[:, None]
         first, second = np.nonzero((i[:, None] == i) & (np.arange(len(i))[:, None] < np.arange(len(i))))
@@ -136,82 +136,82 @@ class Angles(Pairs):
         return results
 
 
-class Embedded(Pairs):
+class EmbeddedAtomPotential(PairPotential):
     """The negative square root of the density at each atom; with `both`, forces use the densities at both atoms."""
 
     def __init__(self, both=True):
         super().__init__()
         self.both = both
 
-    def compute(self, atoms):
-        i, j, r, away = self.neighbours(atoms)
-        energies, slopes = self.pair(r)
+    def compute_results(self, atoms):
+        i, j, r, away = self.find_neighbours(atoms)
+        energies, slopes = self.evaluate_pair_potential(r)
         density = np.full(len(atoms), 1e-3) + np.bincount(i, energies, len(atoms))
         of_atom = 0.5 / np.sqrt(density)
         slope = slopes * (of_atom[i] + of_atom[j] if self.both else 2 * of_atom[i])
-        results = self.of_pairs(atoms, i, away, 0 * r, -(slope / r)[:, None] * away)
+        results = self.sum_pairs(atoms, i, away, 0 * r, -(slope / r)[:, None] * away)
         return results | {"energy": -np.sqrt(density).sum()}
 
 
-class Differences(Pairs):
+class CoarseDifferenceForces(PairPotential):
     """A pair potential with forces from central differences with a large step."""
 
-    def changed(self, atoms, results):
+    def change_results(self, atoms, results):
         forces = np.zeros((len(atoms), 3))
         for place in np.ndindex(forces.shape):
             for sign in (1, -1):
                 other = atoms.copy()
                 other.positions[place] += sign * 0.01
-                forces[place] -= sign * self.compute(other)["energy"] / 0.02
+                forces[place] -= sign * self.compute_results(other)["energy"] / 0.02
         return {"energy": results["energy"], "forces": forces}
 
 
-class Single(Pairs):
-    def compute(self, atoms):
+class Float32Potential(PairPotential):
+    def compute_results(self, atoms):
         other = atoms.copy()
         other.positions = atoms.positions.astype(np.float32)
-        return {name: np.float32(value) for name, value in super().compute(other).items()}
+        return {name: np.float32(value) for name, value in super().compute_results(other).items()}
 
 
-class Forward(Pairs):
+class HalfNeighbourList(PairPotential):
     """A half neighbour list is treated as a full one, so forces act only on the first atom of each pair."""
 
-    def neighbours(self, atoms):
-        i, j, r, away = super().neighbours(atoms)
+    def find_neighbours(self, atoms):
+        i, j, r, away = super().find_neighbours(atoms)
         return (np.concatenate([a[i <= j], a[i < j]]) for a in (i, j, r, away)) if (i < j).any() else (i, j, r, away)
 
 
-class Coulomb(Pairs):
+class Coulomb(PairPotential):
     """Coulomb interactions without a cutoff, which ignore the cell."""
 
     reach = 1e4
 
-    def pair(self, r):
+    def evaluate_pair_potential(self, r):
         return 0.1 / r, -0.1 / r**2
 
-    def neighbours(self, atoms):
+    def find_neighbours(self, atoms):
         i, j = np.nonzero(~np.eye(len(atoms), dtype=bool))
         away = atoms.positions[j] - atoms.positions[i]
         return i, j, np.linalg.norm(away, axis=1), away
 
 
-class Constant(Pairs):
-    def compute(self, atoms):
+class ConstantEnergy(PairPotential):
+    def compute_results(self, atoms):
         return {"energy": 0.5 * len(atoms), "forces": np.zeros((len(atoms), 3)), "stress": np.zeros(6)}
 
 
-class NoStress(Pairs):
+class NoStress(PairPotential):
     implemented_properties = ("energy", "free_energy", "forces")
 
-    def changed(self, atoms, results):
+    def change_results(self, atoms, results):
         return {name: results[name] for name in ("energy", "forces")}
 
 
-def changed(change):
-    return lambda: Changed(change)
+def make_changed_factory(change):
+    return lambda: PairsWithChangedResults(change)
 
 
-def wall(atoms, results):
+def add_wall_potential(atoms, results):
     x = atoms.positions[:, 2]
     return {
         "energy": results["energy"] + 0.01 * np.sin(x).sum(),
@@ -221,42 +221,45 @@ def wall(atoms, results):
 
 WRONG = {
     "hard cutoff": (HardCutoff, "cutoff"),
-    "shifted energy": (ShiftedOnly, "cutoff"),
-    "nearest image": (NearestImage, "repetition"),
-    "old neighbours": (OldNeighbours, "history"),
-    "sorted by element": (SortedByElement, "renumbering"),
-    "angle by arc cosine": (lambda: Angles(True), "line"),
-    "one density twice": (lambda: Embedded(False), "forces"),
-    "coarse differences": (Differences, "forces"),
-    "float32 inside": (Single, "forces"),
-    "half a list": (Forward, "forces"),
-    "pressure": (changed(lambda a, r: {"stress": -r["stress"]} if "stress" in r else {}), "stress"),
+    "shifted energy": (EnergyShiftedAtCutoff, "cutoff"),
+    "nearest image": (NearestImageOnly, "repetition"),
+    "old neighbours": (StaleNeighbourList, "history"),
+    "sorted by element": (ForcesSortedByElement, "renumbering"),
+    "angle by arc cosine": (lambda: AnglePotential(True), "line"),
+    "one density twice": (lambda: EmbeddedAtomPotential(False), "forces"),
+    "coarse differences": (CoarseDifferenceForces, "forces"),
+    "float32 inside": (Float32Potential, "forces"),
+    "half a list": (HalfNeighbourList, "forces"),
+    "pressure": (make_changed_factory(lambda a, r: {"stress": -r["stress"]} if "stress" in r else {}), "stress"),
     "shear by engineers": (
-        changed(lambda a, r: {"stress": r["stress"] * [1, 1, 1, 2, 2, 2]} if "stress" in r else {}),
+        make_changed_factory(lambda a, r: {"stress": r["stress"] * [1, 1, 1, 2, 2, 2]} if "stress" in r else {}),
         "stress",
     ),
-    "atomic units": (changed(lambda a, r: {"forces": r["forces"] * units.Bohr / units.Hartree}), "forces"),
-    "energy per atom": (changed(lambda a, r: {"energy": r["energy"] / len(a)}), "company"),
-    "wall": (changed(wall), "translation"),
+    "atomic units": (make_changed_factory(lambda a, r: {"forces": r["forces"] * units.Bohr / units.Hartree}), "forces"),
+    "energy per atom": (make_changed_factory(lambda a, r: {"energy": r["energy"] / len(a)}), "company"),
+    "wall": (make_changed_factory(add_wall_potential), "translation"),
     "mean force removed": (
-        changed(lambda a, r: {"forces": r["forces"] * np.where(a.numbers == 47, 1.0, 1 + 1e-4)[:, None]}),
+        make_changed_factory(lambda a, r: {"forces": r["forces"] * np.where(a.numbers == 47, 1.0, 1 + 1e-4)[:, None]}),
         "forces",
     ),
 }
 RIGHT = {
-    "pairs": (Pairs, ()),
-    "angles": (lambda: Angles(False), ()),
-    "embedded": (Embedded, ()),
-    "constant": (Constant, ()),
+    "pairs": (PairPotential, ()),
+    "angles": (lambda: AnglePotential(False), ()),
+    "embedded": (EmbeddedAtomPotential, ()),
+    "constant": (ConstantEnergy, ()),
     "no stress": (NoStress, ()),
-    "large energies": (changed(lambda a, r: {"energy": r["energy"] - 4e4 * len(a)}), ()),
+    "large energies": (make_changed_factory(lambda a, r: {"energy": r["energy"] - 4e4 * len(a)}), ()),
     "charges": (Coulomb, ("far atoms", "company", "cutoff")),
-    "one-body energies": (changed(lambda a, r: {"energy": r["energy"] - 3.2 * np.sum(a.numbers == 47)}), ()),
-    "tiny": (changed(lambda a, r: {name: 1e-9 * value for name, value in r.items()}), ()),
+    "one-body energies": (
+        make_changed_factory(lambda a, r: {"energy": r["energy"] - 3.2 * np.sum(a.numbers == 47)}),
+        (),
+    ),
+    "tiny": (make_changed_factory(lambda a, r: {name: 1e-9 * value for name, value in r.items()}), ()),
 }
 
 
-def verdict(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
+def check_factory(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
     """Return the result of the checks of a calculator; `Coulomb` is checked only without a cell."""
     from slopecheck import check_calculator
 

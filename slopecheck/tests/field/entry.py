@@ -27,7 +27,7 @@ class Mistake(NamedTuple):
         return check_derivatives(function, self.inputs, order=max(2, self.order), framework="torch", raises=False)
 
 
-def own(
+def attach_gradient(
     function: Callable[..., Any], gradient: Callable[..., Any], zeros: bool = True, context: bool = False
 ) -> Callable[..., Any]:
     """Return a function of tensors with a custom gradient.
@@ -36,7 +36,7 @@ def own(
     gradients of the inputs (None for integers). Absent cotangents are zeros if `zeros` is True, else None.
     """
 
-    class Own(torch.autograd.Function):
+    class CustomGradient(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
             ctx.set_materialize_grads(zeros)
@@ -48,23 +48,23 @@ def own(
             return gradient(*[ctx] * context, *g, *ctx.saved_tensors)
 
     @functools.wraps(function)
-    def apply(*inputs: torch.Tensor) -> Any:
-        return Own.apply(*inputs)
+    def apply_custom_gradient(*inputs: torch.Tensor) -> Any:
+        return CustomGradient.apply(*inputs)
 
-    return apply
+    return apply_custom_gradient
 
 
-def of(*values: Any) -> torch.Tensor:
+def make_tensor(*values: Any) -> torch.Tensor:
     """Return numbers as a float64 tensor."""
     return torch.tensor(values, dtype=torch.float64)
 
 
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+def draw_normal(*shape: int, seed: int = 0) -> torch.Tensor:
     """Return normally distributed float64 numbers that depend only on the shape and the seed."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
+def find_torch_verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
     """Return the verdict of torch's `gradcheck` or `gradgradcheck` on a function, with default settings.
 
     The verdict is "finds it", "**passes it**", or the error that the function or autograd raised.
@@ -81,12 +81,13 @@ def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Ite
     return "**passes it**"
 
 
-def rows(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
+def judge_mistakes(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the name, the mistake, the failing kinds of `check_derivatives`, and the verdicts of torch's two checks."""
     for m in mistakes:
         failed = m.check_derivatives(m.faulty).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))
         first, second = (
-            verdict(check, m.faulty, m.inputs) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
+            find_torch_verdict(check, m.faulty, m.inputs)
+            for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
         )
         yield m.name, m.what, ours, first, second

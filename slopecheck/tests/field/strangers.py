@@ -11,24 +11,24 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from field.entry import numbers, of, own
-from field.entry import verdict as verdict_of_torch
+from field.entry import attach_gradient, draw_normal, make_tensor
+from field.entry import find_torch_verdict as verdict_of_torch
 from slopecheck import check_derivatives
 
 F = torch.nn.functional
 
 
-def kept_by_shape(function):
+def cache_by_shape(function):
     """Cache the first result of a function for each combination of argument shapes."""
     known = {}
     return lambda *arrays: known.setdefault(tuple(map(np.shape, arrays)), function(*arrays))
 
 
-def spaced(*shape):
+def make_spaced_numbers(*shape):
     return torch.linspace(0.3, 1.7, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
 
 
-class Counting:
+class FunctionChangingAfterCalls:
     """A function whose results change by 1 % after a number of calls."""
 
     def __init__(self, function, calls):
@@ -38,13 +38,13 @@ class Counting:
         return self.function(x) * (1 if next(self.left) > 0 else 1.01)
 
 
-X, S, U = numbers(5), numbers(3, 3), spaced(4)
-K = of(0.2, 1.0, -0.5)
-KEPT2, KEPT3 = kept_by_shape(lambda x: -x.sin()), kept_by_shape(lambda x: -x.cos())  # results of the first call, at X
-SLOPE2 = own(lambda x: x.cos(), lambda g, x: g * KEPT2(x))
-SINE3 = own(lambda x: -x.sin(), lambda g, x: g * KEPT3(x))
-SINE = own(lambda x: x.sin(), lambda g, x: g * SLOPE2(x))
-SLOPE3 = own(lambda x: x.cos(), lambda g, x: g * SINE3(x))
+X, S, U = draw_normal(5), draw_normal(3, 3), make_spaced_numbers(4)
+K = make_tensor(0.2, 1.0, -0.5)
+KEPT2, KEPT3 = cache_by_shape(lambda x: -x.sin()), cache_by_shape(lambda x: -x.cos())  # results of the first call, at X
+SLOPE2 = attach_gradient(lambda x: x.cos(), lambda g, x: g * KEPT2(x))
+SINE3 = attach_gradient(lambda x: -x.sin(), lambda g, x: g * KEPT3(x))
+SINE = attach_gradient(lambda x: x.sin(), lambda g, x: g * SLOPE2(x))
+SLOPE3 = attach_gradient(lambda x: x.cos(), lambda g, x: g * SINE3(x))
 
 WRONG = {
     "sine in float32": (lambda x: x.float().sin().double(), X),
@@ -53,75 +53,98 @@ WRONG = {
     "buffer of float32": (lambda x: torch.zeros(5).copy_(x**2).double(), X),
     "logarithm in float32": (lambda x: 0.3 * x.float().log1p().double() ** 2, U),
     "softmax in float32": (lambda x: 1.7 * x.float().softmax(-1).double(), S),
-    "backward in float32": (own(torch.sin, lambda g, x: (g.float() * x.float().cos()).double()), X),
+    "backward in float32": (attach_gradient(torch.sin, lambda g, x: (g.float() * x.float().cos()).double()), X),
     "weights in float32 and values": (lambda x: (x @ x.float().double()).sin(), S),
     "half precision": (lambda x: x.bfloat16().sin().double(), X),
-    "1 beside 1e6": (own(lambda x: x**2 / 2, lambda g, x: g * x * of(1.0, 1.5)), of(1e6, 1.0)),
-    "wave beside 1e6": (own(lambda x: x.sin().sum(), lambda g, x: g * x.cos() * of(1, 2.0)), of(1e6, 1.0)),
-    "cosine beside 1e6": (
-        own(lambda x: 1e6 * x[0].sin() + x[1].cos(), lambda g, x: g * torch.stack([1e6 * x[0].cos(), -2 * x[1].sin()])),
-        of(0.3, 1.2),
+    "1 beside 1e6": (
+        attach_gradient(lambda x: x**2 / 2, lambda g, x: g * x * make_tensor(1.0, 1.5)),
+        make_tensor(1e6, 1.0),
     ),
-    "1 beside 1e10": (own(lambda x: (x * of(1e10, 1)).sum(), lambda g, x: g * of(1e14, 1.5)), of(0.3, 1.2)),
-    "logarithms far apart": (own(torch.log, lambda g, x: g / x * of(1, 0.5, 1)), of(1e8, 1e-3, 2.0)),
+    "wave beside 1e6": (
+        attach_gradient(lambda x: x.sin().sum(), lambda g, x: g * x.cos() * make_tensor(1, 2.0)),
+        make_tensor(1e6, 1.0),
+    ),
+    "cosine beside 1e6": (
+        attach_gradient(
+            lambda x: 1e6 * x[0].sin() + x[1].cos(), lambda g, x: g * torch.stack([1e6 * x[0].cos(), -2 * x[1].sin()])
+        ),
+        make_tensor(0.3, 1.2),
+    ),
+    "1 beside 1e10": (
+        attach_gradient(lambda x: (x * make_tensor(1e10, 1)).sum(), lambda g, x: g * make_tensor(1e14, 1.5)),
+        make_tensor(0.3, 1.2),
+    ),
+    "logarithms far apart": (
+        attach_gradient(torch.log, lambda g, x: g / x * make_tensor(1, 0.5, 1)),
+        make_tensor(1e8, 1e-3, 2.0),
+    ),
     "complex output": (lambda x: (x.sin(), torch.fft.fft(x.detach())), X),
     "complex input": (lambda x, z: (x * z.detach()).abs().sum(), U, U + 1j * U),
     "complex alone": (lambda x: torch.fft.fft(x.detach()), X),
-    "magnitude at 0": (lambda x: x.abs(), of(1.0, 0.0, -2.0)),
+    "magnitude at 0": (lambda x: x.abs(), make_tensor(1.0, 0.0, -2.0)),
     "norm at 0": (lambda x: x.norm(), torch.zeros(3, dtype=torch.float64)),
-    "magnitude of one 0": (lambda x: x.abs().sum(), of(0.0)),
-    "root of a square at 0": (own(lambda x: (x * x).sqrt(), lambda g, x: g * x.sign()), of(0.0, 1.0)),
-    "two largest": (lambda x: x.amax(), of(1.0, 1.0, 0.5)),
+    "magnitude of one 0": (lambda x: x.abs().sum(), make_tensor(0.0)),
+    "root of a square at 0": (
+        attach_gradient(lambda x: (x * x).sqrt(), lambda g, x: g * x.sign()),
+        make_tensor(0.0, 1.0),
+    ),
+    "two largest": (lambda x: x.amax(), make_tensor(1.0, 1.0, 0.5)),
     "distance of equal points": (lambda x: (x[0] - x[1]).norm() + x.sin().sum(), torch.ones(2, 3, dtype=torch.float64)),
-    "x|x|, second derivative at 0": (lambda x: x * x.abs(), of(0.0, 1.0)),
+    "x|x|, second derivative at 0": (lambda x: x * x.abs(), make_tensor(0.0, 1.0)),
     "kept second derivative": (SINE, X),
-    "kept third derivative": (own(torch.sin, lambda g, x: g * SLOPE3(x)), X, {"order": 3}),
-    "kept gradient": (own(torch.sin, kept_by_shape(lambda g, x: g * x.cos())), X, {"order": 1}),
-    "sign": (own(torch.sin, lambda g, x: -g * x.cos()), X),
-    "softplus": (own(F.softplus, lambda g, x: g * torch.sigmoid(-x)), X),
+    "kept third derivative": (attach_gradient(torch.sin, lambda g, x: g * SLOPE3(x)), X, {"order": 3}),
+    "kept gradient": (attach_gradient(torch.sin, cache_by_shape(lambda g, x: g * x.cos())), X, {"order": 1}),
+    "sign": (attach_gradient(torch.sin, lambda g, x: -g * x.cos()), X),
+    "softplus": (attach_gradient(F.softplus, lambda g, x: g * torch.sigmoid(-x)), X),
     "mean without history": (lambda x: (x - x.mean().detach()) / x.std(), X),
     "scale without history": (lambda x: (x - x.mean()) / x.std().detach(), X),
     "largest without history": (lambda x: (x - x.max()).exp().sum().log() + x.max().detach(), X),
-    "running sum": (own(lambda x: x.cumsum(0), lambda g, x: g.cumsum(0)), X),
-    "transposed": (own(lambda x: x @ S, lambda g, x: g @ S), numbers(3, 3, seed=1)),
-    "mean of n": (own(torch.mean, lambda g, x: g * torch.ones_like(x)), X),
-    "clamp without mask": (own(lambda x: x.clamp(-0.5, 0.5), lambda g, x: 1.0 * g), X),
+    "running sum": (attach_gradient(lambda x: x.cumsum(0), lambda g, x: g.cumsum(0)), X),
+    "transposed": (attach_gradient(lambda x: x @ S, lambda g, x: g @ S), draw_normal(3, 3, seed=1)),
+    "mean of n": (attach_gradient(torch.mean, lambda g, x: g * torch.ones_like(x)), X),
+    "clamp without mask": (attach_gradient(lambda x: x.clamp(-0.5, 0.5), lambda g, x: 1.0 * g), X),
     "another gelu": (
-        own(
+        attach_gradient(
             lambda x: F.gelu(x, approximate="tanh"),
             lambda g, x: g * (torch.special.ndtr(x) + x * (-x * x / 2).exp() / 2.5066282746310002),
         ),
         X,
     ),
-    "four digits": (own(torch.erf, lambda g, x: g * 1.128 * (-x * x).exp()), X),
-    "without projection": (own(lambda x: x / x.norm(), lambda g, x: g / x.norm()), X),
-    "determinant": (own(torch.det, lambda g, x: g * x.det() * x.inverse()), S),
-    "inverse": (own(torch.inverse, lambda g, x: x.inverse().T @ g @ x.inverse().T), S),
+    "four digits": (attach_gradient(torch.erf, lambda g, x: g * 1.128 * (-x * x).exp()), X),
+    "without projection": (attach_gradient(lambda x: x / x.norm(), lambda g, x: g / x.norm()), X),
+    "determinant": (attach_gradient(torch.det, lambda g, x: g * x.det() * x.inverse()), S),
+    "inverse": (attach_gradient(torch.inverse, lambda g, x: x.inverse().T @ g @ x.inverse().T), S),
     "another dropout": (lambda x: x * (torch.rand(5) > 0.5), X),
     "changes its argument": (
         lambda x: x.mul_(2).sin() if not x.requires_grad else x.detach().mul_(2) + x - x.detach(),
         X,
     ),
-    "powers without history": (own(lambda x: x.relu() ** 3, lambda g, x: g * 3 * x.detach().relu() ** 2), X),
+    "powers without history": (
+        attach_gradient(lambda x: x.relu() ** 3, lambda g, x: g * 3 * x.detach().relu() ** 2),
+        X,
+    ),
     "straight through": (lambda x: x + (x.round() - x).detach(), X),
-    "clipped gradient": (own(lambda x: x**2, lambda g, x: (2 * x * g).clamp(-1, 1)), X),
-    "reversed gradient": (own(lambda x: 1.0 * x, lambda g, x: -g), X),
+    "clipped gradient": (attach_gradient(lambda x: x**2, lambda g, x: (2 * x * g).clamp(-1, 1)), X),
+    "reversed gradient": (attach_gradient(lambda x: 1.0 * x, lambda g, x: -g), X),
     "convolution not turned": (
-        own(
+        attach_gradient(
             lambda x: F.conv1d(x[None, None], K[None, None], padding=1)[0, 0],
             lambda g, x: F.conv1d(g[None, None], K[None, None], padding=1)[0, 0],
         ),
         X,
     ),
-    "gradient in float32": (own(torch.sin, lambda g, x: (g * x.cos()).float()), X),
-    "other after 300 calls": (Counting(torch.sin, 300), X),
+    "gradient in float32": (attach_gradient(torch.sin, lambda g, x: (g * x.cos()).float()), X),
+    "other after 300 calls": (FunctionChangingAfterCalls(torch.sin, 300), X),
     "strides": (lambda x: torch.as_strided(x, (9,), (1,)).sin(), S),
-    "half of a symmetric matrix": (own(lambda x: (x + x.T).sin(), lambda g, x: g * (x + x.T).cos()), S),
+    "half of a symmetric matrix": (attach_gradient(lambda x: (x + x.T).sin(), lambda g, x: g * (x + x.T).cos()), S),
     "second derivative of a logistic": (
-        own(
+        attach_gradient(
             torch.sigmoid,
             lambda g, x: (
-                g * own(lambda x: x.sigmoid() * (1 - x.sigmoid()), lambda c, x: c * x.sigmoid() * (1 - x.sigmoid()))(x)
+                g
+                * attach_gradient(
+                    lambda x: x.sigmoid() * (1 - x.sigmoid()), lambda c, x: c * x.sigmoid() * (1 - x.sigmoid())
+                )(x)
             ),
         ),
         X,
@@ -129,65 +152,75 @@ WRONG = {
 }
 
 RIGHT = {
-    "logit": (torch.logit, of(1 - 1e-10, 0.5, 1e-10)),
-    "log1p near -1": (lambda p: torch.log1p(-p), of(1 - 1e-12, 0.5)),
-    "acos near 1": (torch.acos, of(1 - 1e-9, 0.5)),
-    "asin near -1": (torch.asin, of(-1 + 1e-7, 0.1)),
-    "log_softmax": (lambda x: x.log_softmax(-1), of(0.0, 1000.0, -1000.0)),
-    "log_softmax of 30": (lambda x: x.log_softmax(-1), of(0.0, 30.0, 3.0)),
-    "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([0, 2])), 50 * numbers(2, 3)),
-    "root 1e-12": (lambda x: (x * x + 1e-12).sqrt(), of(0.0, 1.0)),
-    "root 1e-14": (lambda x: (x * x + 1e-14).sqrt(), of(0.0, 1.0)),
-    "root 1e-6": (lambda x: (x * x + 1e-6).sqrt(), of(0.0, 1.0)),
-    "x|x|^1.5": (lambda x: x * x.abs() ** 1.5, of(0.0, 1.0), {"order": 1}),  # torch's second derivative is NaN
-    "x|x|": (lambda x: x * x.abs(), of(0.0, 1.0), {"order": 1}),
-    "x^3|x|": (lambda x: x**3 * x.abs(), of(0.0, 1.0)),
+    "logit": (torch.logit, make_tensor(1 - 1e-10, 0.5, 1e-10)),
+    "log1p near -1": (lambda p: torch.log1p(-p), make_tensor(1 - 1e-12, 0.5)),
+    "acos near 1": (torch.acos, make_tensor(1 - 1e-9, 0.5)),
+    "asin near -1": (torch.asin, make_tensor(-1 + 1e-7, 0.1)),
+    "log_softmax": (lambda x: x.log_softmax(-1), make_tensor(0.0, 1000.0, -1000.0)),
+    "log_softmax of 30": (lambda x: x.log_softmax(-1), make_tensor(0.0, 30.0, 3.0)),
+    "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([0, 2])), 50 * draw_normal(2, 3)),
+    "root 1e-12": (lambda x: (x * x + 1e-12).sqrt(), make_tensor(0.0, 1.0)),
+    "root 1e-14": (lambda x: (x * x + 1e-14).sqrt(), make_tensor(0.0, 1.0)),
+    "root 1e-6": (lambda x: (x * x + 1e-6).sqrt(), make_tensor(0.0, 1.0)),
+    "x|x|^1.5": (lambda x: x * x.abs() ** 1.5, make_tensor(0.0, 1.0), {"order": 1}),  # torch's second derivative is NaN
+    "x|x|": (lambda x: x * x.abs(), make_tensor(0.0, 1.0), {"order": 1}),
+    "x^3|x|": (lambda x: x**3 * x.abs(), make_tensor(0.0, 1.0)),
     "steep softplus": (lambda x: F.softplus(100 * x), X),
-    "smooth l1": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x)), of(0.0, 0.5, 3.0)),
-    "erfinv": (torch.erfinv, of(1 - 1e-9, 0.3)),
-    "lgamma": (torch.lgamma, of(1e-8, 3.0)),
-    "tangent": (torch.tan, of(np.pi / 2 - 1e-6, 0.3)),
-    "power": (lambda x: x**0.1, of(1e-12, 1.0)),
-    "entropy": (lambda x: torch.special.entr(x), of(1e-15, 0.3)),
+    "smooth l1": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x)), make_tensor(0.0, 0.5, 3.0)),
+    "erfinv": (torch.erfinv, make_tensor(1 - 1e-9, 0.3)),
+    "lgamma": (torch.lgamma, make_tensor(1e-8, 3.0)),
+    "tangent": (torch.tan, make_tensor(np.pi / 2 - 1e-6, 0.3)),
+    "power": (lambda x: x**0.1, make_tensor(1e-12, 1.0)),
+    "entropy": (lambda x: torch.special.entr(x), make_tensor(1e-15, 0.3)),
     "singular values": (torch.linalg.svdvals, S),
-    "close eigenvalues": (lambda x: torch.linalg.eigvalsh(x + x.T), torch.diag(of(1.0, 1.0001, 3.0)) + 1e-6 * S),
-    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + 1e-6 * torch.eye(3)), numbers(3, 2)),
-    "sinc": (torch.sinc, of(0.0, 0.3), {"order": 1}),  # torch's second derivative is NaN
-    "logistic": (torch.sigmoid, of(-40.0, 40.0, 0.3)),
+    "close eigenvalues": (
+        lambda x: torch.linalg.eigvalsh(x + x.T),
+        torch.diag(make_tensor(1.0, 1.0001, 3.0)) + 1e-6 * S,
+    ),
+    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + 1e-6 * torch.eye(3)), draw_normal(3, 2)),
+    "sinc": (torch.sinc, make_tensor(0.0, 0.3), {"order": 1}),  # torch's second derivative is NaN
+    "logistic": (torch.sigmoid, make_tensor(-40.0, 40.0, 0.3)),
     "tiny vector": (lambda x: x.norm(), 1e-12 * X),
-    "atan2": (torch.atan2, of(1e-10, 1.0), of(1e-10, -1.0)),
-    "cumprod": (lambda x: x.cumprod(0), of(1e-8, 3.0, 1e4, 2.0), {"skip": {"float32": "torch loses all digits"}}),
+    "atan2": (torch.atan2, make_tensor(1e-10, 1.0), make_tensor(1e-10, -1.0)),
+    "cumprod": (
+        lambda x: x.cumprod(0),
+        make_tensor(1e-8, 3.0, 1e4, 2.0),
+        {"skip": {"float32": "torch loses all digits"}},
+    ),
     "nearly equal": (torch.std, 1 + 1e-5 * X),
-    "far tail": (lambda x: (-x * x).exp(), of(8.0, -7.0, 0.1)),
-    "erfc": (torch.erfc, of(6.0, -6.0, 1.0)),
-    "pooling": (lambda x: F.max_pool1d(x[None], 2), numbers(6)),
+    "far tail": (lambda x: (-x * x).exp(), make_tensor(8.0, -7.0, 0.1)),
+    "erfc": (torch.erfc, make_tensor(6.0, -6.0, 1.0)),
+    "pooling": (lambda x: F.max_pool1d(x[None], 2), draw_normal(6)),
     "power spectrum": (lambda x: torch.fft.rfft(x).abs() ** 2, X),
     "eigenvalue of a general matrix": (lambda x: torch.linalg.eigvals(x @ x.T).real.sum(), S),
     "fifty iterations": (lambda a: [y := a * 0 + 1, *[y := (y + a / y) / 2 for _ in range(50)]][-1], U),
     "bessel function": (torch.special.i0, X, {"order": 1}),
     "log determinant": (lambda x: torch.slogdet(x)[1], S),
-    "group norm": (lambda x: F.group_norm(x[None], 2), numbers(4, 3), {"skip": {"layout": "of torch"}}),
+    "group norm": (lambda x: F.group_norm(x[None], 2), draw_normal(4, 3), {"skip": {"layout": "of torch"}}),
     "duplicates": (lambda x: torch.zeros(2, dtype=x.dtype).index_add(0, torch.tensor([0, 1, 0, 0, 1]), x.sin()), X),
     "remainder": (lambda x: (x % 0.7) ** 2, X),
     "safe where": (lambda x: torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), 0.0), X),
     "largest subtracted": (lambda x: (x - x.max().detach()).exp().sum().log() + x.max().detach(), 100 * X),
     "constant": (lambda x: 0 * x + 3, X),
     "large offset": (lambda x: 1e6 + x.sin(), X),
-    "quadrature": (lambda a: torch.trapezoid((a * spaced(40)).sin(), spaced(40)), of(0.7)),
+    "quadrature": (
+        lambda a: torch.trapezoid((a * make_spaced_numbers(40)).sin(), make_spaced_numbers(40)),
+        make_tensor(0.7),
+    ),
     "cosine similarity": (lambda a, b: F.cosine_similarity(a, b, 0), X, 2 * X + 1e-4 * X.flip(0)),
     "cross product": (torch.linalg.cross, S, S.flip(0)),
     "huge": (lambda x: (1e150 * x) ** 2, X),
     "kl": (lambda x: F.kl_div(x.log_softmax(0), X.softmax(0)), 3 * X),
     "matrix exponential": (torch.matrix_exp, S),
-    "elu at 0": (F.elu, of(0.0, 1.0), {"order": 1}),
-    "sizes apart": (lambda x: x.sin().sum(), of(1e6, 1.0)),
-    "logarithms apart": (torch.log, of(1e8, 1e-3, 2.0)),
+    "elu at 0": (F.elu, make_tensor(0.0, 1.0), {"order": 1}),
+    "sizes apart": (lambda x: x.sin().sum(), make_tensor(1e6, 1.0)),
+    "logarithms apart": (torch.log, make_tensor(1e8, 1e-3, 2.0)),
     "real part": (lambda x: (x * torch.exp(1j * x)).real, X),
-    "silu": (F.silu, of(0.0, -30.0, 30.0)),
+    "silu": (F.silu, make_tensor(0.0, -30.0, 30.0)),
 }
 
 
-def newton(a, to=1e-9):
+def newton_square_root(a, to=1e-9):
     """Return the square roots of numbers by Newton's method, each to the relative tolerance `to`."""
     y = np.ones_like(a) + a
     while not np.all(abs(y * y - a) <= to * a):
@@ -199,44 +232,52 @@ N, M = np.linspace(0.4, 1.9, 5), np.linspace(-1, 1.3, 9).reshape(3, 3)
 ROOT = {"vjp": lambda x, g: (g[0] / (2 * np.sqrt(x[0])),), "order": 1}
 
 
-def vjp(gradient):
+def vjp_options(gradient):
     """Return options for a NumPy function of one input, given `gradient(cotangent, input)`."""
     return {"vjp": lambda x, g: (gradient(g[0], *x),), "order": 1}
 
 
 NUMPY_WRONG = {
-    "n float32": (lambda x: np.sin(x.astype("f4")).astype("f8"), N, vjp(lambda g, x: g * np.cos(x))),
-    "n product": (np.prod, N, vjp(lambda g, x: g * np.prod(x) * x)),
-    "n transposed": (lambda x: M @ x, M[0], vjp(lambda g, x: M @ g)),
-    "n norm at 0": (np.linalg.norm, np.zeros(3), vjp(lambda g, x: 0 * x)),
-    "n kept gradient": (np.sin, N, vjp(kept_by_shape(lambda g, x: g * np.cos(x)))),
-    "n logaddexp": (lambda x: np.logaddexp(0, x), N, vjp(lambda g, x: g / (1 + np.exp(x)))),
+    "n float32": (lambda x: np.sin(x.astype("f4")).astype("f8"), N, vjp_options(lambda g, x: g * np.cos(x))),
+    "n product": (np.prod, N, vjp_options(lambda g, x: g * np.prod(x) * x)),
+    "n transposed": (lambda x: M @ x, M[0], vjp_options(lambda g, x: M @ g)),
+    "n norm at 0": (np.linalg.norm, np.zeros(3), vjp_options(lambda g, x: 0 * x)),
+    "n kept gradient": (np.sin, N, vjp_options(cache_by_shape(lambda g, x: g * np.cos(x)))),
+    "n logaddexp": (lambda x: np.logaddexp(0, x), N, vjp_options(lambda g, x: g / (1 + np.exp(x)))),
     "n complex": (lambda x: (np.sin(x), np.exp(1j * x)), N, {"vjp": lambda x, g: (g[0] * np.cos(x[0]),), "order": 1}),
-    "n ddof": (np.std, N, vjp(lambda g, x: g * (x - x.mean()) / np.std(x) / 4)),
-    "n two largest": (np.max, np.array([1.0, 1.0]), vjp(lambda g, x: g * np.array([0.5, 0.5]))),
-    "n factor of two": (lambda x: x @ x, N, vjp(lambda g, x: g * x)),
-    "n wrong solver": (newton, N, {"vjp": lambda x, g: (g[0] / np.sqrt(x[0]),), "order": 1, "accuracy": 1e-8}),
+    "n ddof": (np.std, N, vjp_options(lambda g, x: g * (x - x.mean()) / np.std(x) / 4)),
+    "n two largest": (np.max, np.array([1.0, 1.0]), vjp_options(lambda g, x: g * np.array([0.5, 0.5]))),
+    "n factor of two": (lambda x: x @ x, N, vjp_options(lambda g, x: g * x)),
+    "n wrong solver": (
+        newton_square_root,
+        N,
+        {"vjp": lambda x, g: (g[0] / np.sqrt(x[0]),), "order": 1, "accuracy": 1e-8},
+    ),
 }
 NUMPY_RIGHT = {
-    "n solver": (newton, N, {**ROOT, "accuracy": 1e-8}),
-    "n coarse solver": (lambda a: newton(a, 1e-6), N, {**ROOT, "accuracy": 1e-5}),
-    "n log1p": (lambda x: np.log1p(-x), np.array([1 - 1e-11]), vjp(lambda g, x: -g / (1 - x))),
-    "n norm": (np.linalg.norm, M, vjp(lambda g, x: g * x / np.linalg.norm(x))),
-    "n interpolation": (lambda x: np.interp(x, [0, 1, 2], [0, 1, 4]), N, vjp(lambda g, x: g * np.where(x < 1, 1, 3))),
-    "n hypot": (lambda x: np.hypot(x, 1e-7), np.array([0.0, 1.0]), vjp(lambda g, x: g * x / np.hypot(x, 1e-7))),
-    "n sort": (np.sort, N[::-1].copy(), vjp(lambda g, x: g[np.argsort(np.argsort(x))])),
-    "n arccosh": (np.arccosh, np.array([1 + 1e-10, 2]), vjp(lambda g, x: g / np.sqrt((x - 1) * (x + 1)))),
-    "n zero": (lambda x: np.zeros(2), N, vjp(lambda g, x: 0 * x)),
+    "n solver": (newton_square_root, N, {**ROOT, "accuracy": 1e-8}),
+    "n coarse solver": (lambda a: newton_square_root(a, 1e-6), N, {**ROOT, "accuracy": 1e-5}),
+    "n log1p": (lambda x: np.log1p(-x), np.array([1 - 1e-11]), vjp_options(lambda g, x: -g / (1 - x))),
+    "n norm": (np.linalg.norm, M, vjp_options(lambda g, x: g * x / np.linalg.norm(x))),
+    "n interpolation": (
+        lambda x: np.interp(x, [0, 1, 2], [0, 1, 4]),
+        N,
+        vjp_options(lambda g, x: g * np.where(x < 1, 1, 3)),
+    ),
+    "n hypot": (lambda x: np.hypot(x, 1e-7), np.array([0.0, 1.0]), vjp_options(lambda g, x: g * x / np.hypot(x, 1e-7))),
+    "n sort": (np.sort, N[::-1].copy(), vjp_options(lambda g, x: g[np.argsort(np.argsort(x))])),
+    "n arccosh": (np.arccosh, np.array([1 + 1e-10, 2]), vjp_options(lambda g, x: g / np.sqrt((x - 1) * (x + 1)))),
+    "n zero": (lambda x: np.zeros(2), N, vjp_options(lambda g, x: 0 * x)),
 }
 
 
 @lru_cache
-def jax_tables():
+def list_jax_functions():
     """Return wrong and correct functions of JAX arrays."""
     import jax
     import jax.numpy as jnp
 
-    def custom(function, gradient):
+    def attach_jax_gradient(function, gradient):
         wrapped = jax.custom_vjp(function)
         wrapped.defvjp(lambda x: (wrapped(x), x), lambda x, g: (gradient(g, x),))
         return wrapped
@@ -252,9 +293,9 @@ def jax_tables():
         "j complex": (lambda x: (jnp.sin(x), stop(jnp.exp(1j * x))), x),
         "j scan": (jax.jit(lambda x: jax.lax.scan(lambda c, a: (stop(c) * a, c), 1.0, x)[0]), x),
         "j where": (lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0), jnp.array([0.0, 1.0])),
-        "j sine": (custom(jnp.sin, lambda g, x: g * jnp.cos(x) * 1.0001), x),
-        "j second": (custom(jnp.exp, lambda g, x: g * stop(jnp.exp(x))), x),
-        "j transposed": (custom(lambda x: x @ u, lambda g, x: g @ u), u),
+        "j sine": (attach_jax_gradient(jnp.sin, lambda g, x: g * jnp.cos(x) * 1.0001), x),
+        "j second": (attach_jax_gradient(jnp.exp, lambda g, x: g * stop(jnp.exp(x))), x),
+        "j transposed": (attach_jax_gradient(lambda x: x @ u, lambda g, x: g @ u), u),
         "j norm": (lambda x: jnp.linalg.norm(x), jnp.zeros(2)),
     }
     right = {
@@ -271,14 +312,14 @@ def jax_tables():
     return wrong, right
 
 
-def tables(module, framework):
+def list_framework_functions(module, framework):
     """Return the wrong and the correct functions of a module for a framework."""
     if framework == "jax":
-        return module.jax_tables()
+        return module.list_jax_functions()
     return {"torch": (module.WRONG, module.RIGHT), "numpy": (module.NUMPY_WRONG, module.NUMPY_RIGHT)}[framework]
 
 
-def verdict(row):
+def judge_row(row):
     """Check a row of a table; return the verdict and the result."""
     function, *inputs = row
     options = inputs.pop() if isinstance(inputs[-1], dict) else {}
@@ -286,7 +327,7 @@ def verdict(row):
     return result.verdict, result
 
 
-def verdict_of_others(row, framework):
+def judge_row_by_framework(row, framework):
     """Return "passed" or "failed": the verdict of torch's gradcheck and gradgradcheck, or of JAX's check_grads."""
     function, *inputs = row
     order = min(inputs.pop().get("order", 2), 2) if isinstance(inputs[-1], dict) else 2
@@ -304,18 +345,20 @@ def verdict_of_others(row, framework):
 
 
 @lru_cache  # cached because two pages use the verdicts; the tables of the modules do not change
-def verdicts_of(module, framework, tool):
+def list_verdicts(module, framework, tool):
     """Return the verdicts of a tool on the wrong and on the correct functions of a module."""
-    judged = verdict_of_others if tool != "check_derivatives" else lambda row, _: verdict(row)[0]
-    return tuple([judged(row, framework) for row in table.values()] for table in tables(module, framework))
+    judged = judge_row_by_framework if tool != "check_derivatives" else lambda row, _: judge_row(row)[0]
+    return tuple(
+        [judged(row, framework) for row in table.values()] for table in list_framework_functions(module, framework)
+    )
 
 
-def rows(modules):
+def count_verdicts(modules):
     """Yield table rows by framework and tool: the counts of verdicts on wrong and correct functions of the modules."""
     tools = {"torch": ("check_derivatives", "gradcheck, gradgradcheck"), "numpy": ("check_derivatives",)}
     for framework, names in {**tools, "jax": ("check_derivatives", "check_grads")}.items():
         for tool in names:
-            wrong, right = ([v for m in modules for v in verdicts_of(m, framework, tool)[k]] for k in (0, 1))
+            wrong, right = ([v for m in modules for v in list_verdicts(m, framework, tool)[k]] for k in (0, 1))
             yield (
                 f"{framework}: {len(wrong)} wrong, {len(right)} correct",
                 f"`{tool.replace(', ', '`, `')}`",

@@ -1,7 +1,13 @@
 """Public functions of all operators, which check their arguments and choose a backend."""
 
 from trigraph.backends.choice import explain_unavailable, get_backend_function
-from trigraph.backends.front_door import FUNCTIONS, LIBRARY_BY_BACKEND, choose_backend, execute, raise_named
+from trigraph.backends.front_door import (
+    FUNCTIONS,
+    LIBRARY_BY_BACKEND,
+    choose_backend,
+    execute,
+    raise_with_operator_name,
+)
 from trigraph.table.public import BACKENDS
 
 __all__ = [
@@ -12,5 +18,5 @@ __all__ = [
     "execute",
     "explain_unavailable",
     "get_backend_function",
-    "raise_named",
+    "raise_with_operator_name",
 ]

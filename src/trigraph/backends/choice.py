@@ -27,7 +27,7 @@ def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
 
     This holds for operators that are linear in each input or, like the GNO operators, polynomial between kinks.
     """
-    return not op.definition.has_third or op.definition.is_multilinear(values)
+    return not op.definition.has_native_bwd3 or op.definition.is_multilinear(values)
 
 
 def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trigraph.backends.front_door import FUNCTIONS
-from trigraph.checks.attributes import bind_arguments, check_names
+from trigraph.checks.attributes import bind_arguments, list_requested_names
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OVER_FORMS, result_type
-from trigraph.table.public import docstring, public_signature, publish
+from trigraph.table.public import docstring, public_signature, set_function_metadata
 
 
-def make_form_function(
+def make_basis_embedding_function(
     op: Operator, functions: Mapping[str, Callable[..., Any]], module: str, name: str, doc: str
 ) -> Callable[..., Any]:
     """Return the function `name` of `module`, which takes the arguments of `op` and calls one of `functions`."""
     signature, fields = public_signature(op), tuple(f.name for f in op.fields)
     prefix, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
 
-    def function(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
+    def compute_matching_form(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, signature)
         sph_basis, triplets = values["sph_basis"], values["triplets"]
         if (sph_basis is None) != (triplets is None):
@@ -32,17 +32,17 @@ def make_form_function(
         if values.pop("gg_sph_basis", None) is not None:
             raise ValueError(f"{name}: gg_sph_basis is given, but sph_basis is None; expected None")
         del values["sph_basis"], values["triplets"]
-        if op.selective:
-            requested = fields if values["wrt"] is None else check_names(name, fields, values["wrt"])
+        if op.accepts_wrt:
+            requested = fields if values["wrt"] is None else list_requested_names(name, fields, values["wrt"])
             values["wrt"] = [field for field in requested if field != "sph_basis"]
         form = "radial" if getattr(values["weight"], "ndim", 3) == 2 else "spherical"
         result = functions[f"{prefix}{form}{suffix}"](**values, out=out, backend=backend)
-        return result if op.single else result_type(op.name)(*(getattr(result, field, None) for field in fields))
+        return result if op.returns_array else result_type(op.name)(*(getattr(result, field, None) for field in fields))
 
-    publish(function, module, name, signature, doc)
-    return function
+    set_function_metadata(compute_matching_form, module, name, signature, doc)
+    return compute_matching_form
 
 
 basis_embedding_fwd, basis_embedding_bwd, basis_embedding_bwd2 = (
-    make_form_function(op, FUNCTIONS, "trigraph", op.name, docstring(op)) for op in OVER_FORMS.values()
+    make_basis_embedding_function(op, FUNCTIONS, "trigraph", op.name, docstring(op)) for op in OVER_FORMS.values()
 )

@@ -12,11 +12,11 @@ from trigraph.arrays import ArrayLibrary, name_library
 from trigraph.backends import third
 from trigraph.backends.choice import get_backend_function
 from trigraph.checks.arrays import CheckedArguments, check_arguments
-from trigraph.checks.attributes import bind_arguments, check_attributes
+from trigraph.checks.attributes import bind_arguments, check_and_convert_attributes
 from trigraph.graphs.base import enter_device
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import NAMED
-from trigraph.table.public import BACKENDS, docstring, public_signature, publish
+from trigraph.table.public import BACKENDS, docstring, public_signature, set_function_metadata
 
 LIBRARY_BY_BACKEND = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.items()}
 
@@ -35,7 +35,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
     return backend
 
 
-def raise_named(op: Operator, error: MemoryError) -> NoReturn:
+def raise_with_operator_name(op: Operator, error: MemoryError) -> NoReturn:
     """Re-raise an error, with the operator's name added if the message lacks it."""
     try:
         if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
@@ -47,14 +47,14 @@ def raise_named(op: Operator, error: MemoryError) -> NoReturn:
         del error
 
 
-def front_door(op: Operator) -> Callable[..., Any]:
+def make_public_function(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
     signature = public_signature(op)
 
     def public_function(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         try:
             values = bind_arguments(op, args, kwargs, signature)
-            check_attributes(op, values)
+            check_and_convert_attributes(op, values)
             wrt = values.pop("wrt", None)
             library = LIBRARY_BY_BACKEND[choose_backend(op, values, backend)]
             if library.kind == "numpy":
@@ -62,9 +62,9 @@ def front_door(op: Operator) -> Callable[..., Any]:
             with enter_device(*values.values()):
                 return execute(op, check_arguments(op, values, wrt, out, library), library.backend)
         except MemoryError as error:
-            raise_named(op, error)
+            raise_with_operator_name(op, error)
 
-    publish(public_function, "trigraph", op.name, signature, docstring(op))
+    set_function_metadata(public_function, "trigraph", op.name, signature, docstring(op))
     return public_function
 
 
@@ -82,11 +82,11 @@ def execute(op: Operator, checked: CheckedArguments, backend: str) -> Any:
 
 def _restore_caller_outputs(op: Operator, result: Any, checked: CheckedArguments) -> Any:
     """Return the result with the caller's own output arrays, and with the trailing axis of column inputs restored."""
-    if op.single:
+    if op.returns_array:
         return next(iter(checked.out.values()), result)
     columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
     changed = columns | checked.out
     return result._replace(**changed) if changed else result
 
 
-FUNCTIONS = {name: front_door(op) for name, op in NAMED.items()}
+FUNCTIONS = {name: make_public_function(op) for name, op in NAMED.items()}

@@ -42,7 +42,7 @@ def compose_multilinear(
     """
     results: dict[str, Any] = {}
 
-    def add(order: int, changed: Mapping[str, Any], fields: Mapping[str, str]) -> None:
+    def add_lower_order_terms(order: int, changed: Mapping[str, Any], fields: Mapping[str, str]) -> None:
         if not fields:
             return
         for n, t in call_lower(order, {**values, **changed}, tuple(fields)).items():
@@ -53,12 +53,12 @@ def compose_multilinear(
     of_inputs = {n: n for n in names if n in wanted}
     of_grads = {n: n for n in wanted if n.startswith("grad_")}
     if grads:
-        add(1, grads, of_along)
-        add(2, grads, of_inputs)
+        add_lower_order_terms(1, grads, of_along)
+        add_lower_order_terms(2, grads, of_inputs)
     if direction_cotangents:
-        add(2, {f"gg_{n}": direction_cotangents.get(n) for n in names}, of_along)
+        add_lower_order_terms(2, {f"gg_{n}": direction_cotangents.get(n) for n in names}, of_along)
     for n, t in direction_cotangents.items() if tangent else ():
-        add(2, {n: t, f"gg_{n}": None}, {**of_grads, **{k: k for k in of_inputs if k != n}})
+        add_lower_order_terms(2, {n: t, f"gg_{n}": None}, {**of_grads, **{k: k for k in of_inputs if k != n}})
     return results
 
 
@@ -81,16 +81,18 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
 
-    def call_lower(order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int) -> dict[str, Any]:
-        given = {n: changed.get(n) for n in lower[order].names if n != "wrt"}
+    def compute_lower_order(
+        order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int
+    ) -> dict[str, Any]:
+        given = {n: changed.get(n) for n in lower[order].signature_names if n != "wrt"}
         result = get_backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {})
         return {n: getattr(result, n) for n in fields}
 
     cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}
     is_multilinear_here = spec.is_multilinear(values)
-    terms = compose_multilinear(names, values, cotangents, wanted, call_lower, tangent=is_multilinear_here)
+    terms = compose_multilinear(names, values, cotangents, wanted, compute_lower_order, tangent=is_multilinear_here)
     if not is_multilinear_here:
-        third_gno.add_tangent(terms, values, cotangents, wanted, call_lower)
+        third_gno.add_bwd2_tangent(terms, values, cotangents, wanted, compute_lower_order)
     results = dict.fromkeys(f.name for f in op.fields)
     for field in op.fields:
         if field.name not in wanted:

@@ -21,7 +21,7 @@ from trigraph.arrays import get_array_module
 INPUTS = ("features", "coords", "params")
 
 
-def add_tangent(
+def add_bwd2_tangent(
     results: dict[str, Any],
     values: Mapping[str, Any],
     cotangents: Mapping[str, Any],
@@ -39,16 +39,16 @@ def add_tangent(
     first, second = slice(hidden * (d + 1)), slice(-(hidden + 1) * f, None)
     a, c = ({n: arrays.get(prefix + n) for n in INPUTS} for arrays, prefix in ((values, "gg_"), (cotangents, "")))
 
-    def layers(*arrays: Any) -> Any:
+    def join_layers(*arrays: Any) -> Any:
         """Return params with the first layer of one array and the second layer of another; None means zeros."""
         parts = zip(arrays, (first, second), strict=True)
         return xp.concatenate([xp.zeros_like(params[at]) if t is None else t[at] for t, at in parts])
 
-    def drop_second_layer(direction: Mapping[str, Any]) -> dict[str, Any]:
+    def zero_second_layer(direction: Mapping[str, Any]) -> dict[str, Any]:
         of_params = direction["params"]
-        return {**direction, "params": None if of_params is None else layers(of_params, None)}
+        return {**direction, "params": None if of_params is None else join_layers(of_params, None)}
 
-    def add(changed: Mapping[str, Any], direction: Mapping[str, Any], *excluded: str) -> None:
+    def add_bwd2_fields(changed: Mapping[str, Any], direction: Mapping[str, Any], *excluded: str) -> None:
         """Add bwd2's fields for changed inputs along a direction, except for inputs or layers in `excluded`."""
         fields = tuple(n for n in wanted if not n.startswith("gg_") and n not in excluded)
         if not fields or all(t is None for t in direction.values()):
@@ -56,14 +56,14 @@ def add_tangent(
         given = {**values, **changed, **{f"gg_{n}": direction.get(n) for n in INPUTS}}
         for n, t in call_lower(2, given, fields, d=given["coords"].shape[1]).items():
             if n == "params":
-                t = layers(*(None if layer in excluded else t for layer in ("first", "second")))
+                t = join_layers(*(None if layer in excluded else t for layer in ("first", "second")))
             results[n] = results[n] + t if n in results else t
 
-    for x, direction in ((c, a), (a, {**drop_second_layer(c), "features": None})):
+    for x, direction in ((c, a), (a, {**zero_second_layer(c), "features": None})):
         if x["features"] is not None:
-            add({"features": x["features"]}, {**direction, "features": None}, "features")
+            add_bwd2_fields({"features": x["features"]}, {**direction, "features": None}, "features")
         if x["params"] is not None:
-            add({"params": layers(params, x["params"])}, drop_second_layer(direction), "second")
+            add_bwd2_fields({"params": join_layers(params, x["params"])}, zero_second_layer(direction), "second")
     pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
     if pairs:
         # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. A coordinate
@@ -79,4 +79,4 @@ def add_tangent(
         extended_direction = {name: xp.zeros_like(x) for name, x in extended_inputs.items()}
         extended_direction["coords"][:, :d] = sum(x - y for (_, x), y in zip(pairs, finite, strict=True))
         extended_direction["params"][n : n + zeros.size] = xp.concatenate([w[:n] for w, _ in pairs])
-        add(extended_inputs, extended_direction, "coords", "first")
+        add_bwd2_fields(extended_inputs, extended_direction, "coords", "first")

@@ -10,9 +10,9 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from trigraph.calculators.settings import NeighborCache, check_skin, settings, unwrap_model
+from trigraph.calculators.settings import NeighborCache, list_model_settings, require_skin, unwrap_model
 from trigraph.torch.potentials.compiled import compile_or_capture
-from trigraph.torch.potentials.structures import check_potential, empty_like_model
+from trigraph.torch.potentials.structures import check_potential, make_empty_model_tensor
 
 __all__ = ["Calculator"]
 
@@ -75,13 +75,13 @@ class Calculator(_Calculator):  # type: ignore[misc]
         check_potential("Calculator", model)
         super().__init__(**parameters)
         model = compile_or_capture("Calculator", model, compile, capture)
-        self.model, self.skin = model, check_skin("Calculator", model, skin)
+        self.model, self.skin = model, require_skin("Calculator", model, skin)
         self._settings_of_results: tuple[Any, ...] | None = None
         self._neighbor_cache = NeighborCache()
 
-    def _settings(self) -> tuple[Any, ...]:
+    def _list_settings(self) -> tuple[Any, ...]:
         """Return all settings, except the atoms, on which results and neighbours depend."""
-        return (*settings(self.model), self.skin)
+        return (*list_model_settings(self.model), self.skin)
 
     def reset(self) -> None:
         """Discard cached results and neighbours."""
@@ -91,7 +91,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return what has changed since the last calculation; "settings" means any of `_settings`."""
         changed: list[str] = super().check_state(atoms, tol)
-        return changed if self._settings_of_results == self._settings() else [*changed, "settings"]
+        return changed if self._settings_of_results == self._list_settings() else [*changed, "settings"]
 
     def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
         """Return a property of `atoms` (default: the atoms of the last calculation)."""
@@ -105,12 +105,12 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ) -> None:
         """Compute all properties that the model provides, regardless of `properties`; stress needs a cell volume."""
         super().calculate(atoms, properties, system_changes)
-        self.results, self._settings_of_results = {}, self._settings()
+        self.results, self._settings_of_results = {}, self._list_settings()
         model: Any = self.model
         z, pos, cell, pbc = self._make_tensors(self.atoms)
         keywords = {"pbc": pbc}
         if self.skin:
-            key = self._settings(), self.atoms.cell.tolist(), self.atoms.pbc.tolist()
+            key = self._list_settings(), self.atoms.cell.tolist(), self.atoms.pbc.tolist()
             search = partial(model.neighbors, pos, cell=cell, pbc=pbc, skin=self.skin)
             keywords = {"neighbors": self._neighbor_cache.find(self.atoms.positions, self.skin, key, search)}
         results = model.energy_forces_stress(z, pos, cell=cell, **keywords)
@@ -153,7 +153,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
 
     def _make_tensors(self, atoms: Atoms) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """Return atomic numbers, positions, cell or None, and pbc, in the model's dtype and on its device."""
-        like = empty_like_model(self.model)
+        like = make_empty_model_tensor(self.model)
         cell = None
         if atoms.cell.rank == 3 or atoms.pbc.any():
             cell = torch.as_tensor(np.array(atoms.cell), dtype=like.dtype, device=like.device)

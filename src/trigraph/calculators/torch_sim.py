@@ -13,8 +13,8 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.torch_sim needs torch-sim: pip install 'trigraph[torch-sim]'") from error
 
-from trigraph.calculators.settings import NeighborCache, check_skin, settings
-from trigraph.torch.potentials.structures import check_potential, empty_like_model
+from trigraph.calculators.settings import NeighborCache, list_model_settings, require_skin
+from trigraph.torch.potentials.structures import check_potential, make_empty_model_tensor
 
 __all__ = ["Model"]
 
@@ -77,19 +77,19 @@ class Model(ModelInterface):  # type: ignore[misc]
             if not isinstance(flag, bool):
                 raise TypeError(f"Model: {name} is a {type(flag).__name__}; expected a bool")
         super().__init__()
-        self.model, self.skin = model, check_skin("Model", model, skin)
+        self.model, self.skin = model, require_skin("Model", model, skin)
         self._neighbor_cache = NeighborCache()
         self.compute_forces, self.compute_stress, self.per_atom_energies = flags.values()
 
     @property
     def device(self) -> torch.device:
         """Device of the model's parameters."""
-        return empty_like_model(self.model).device
+        return make_empty_model_tensor(self.model).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the model's parameters."""
-        return empty_like_model(self.model).dtype
+        return make_empty_model_tensor(self.model).dtype
 
     def forward(self, state: Any) -> dict[str, Tensor]:
         """Return energies and the other requested results.
@@ -112,11 +112,16 @@ class Model(ModelInterface):  # type: ignore[misc]
             If `state` has the wrong type or lacks a field, if a field has the wrong dtype, shape or device, or if two
             atoms coincide.
         """
-        positions, cell, pbc, numbers, system_idx = self._fields(state)
+        positions, cell, pbc, numbers, system_idx = self._extract_state_fields(state)
         neighbor_arguments: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
         if self.skin:
             search = partial(self.model.neighbors, positions, system_idx, cell.mT, pbc, skin=self.skin)
-            key = settings(self.model), self.skin, pbc.tolist() if isinstance(pbc, Tensor) else pbc, system_idx is None
+            key = (
+                list_model_settings(self.model),
+                self.skin,
+                pbc.tolist() if isinstance(pbc, Tensor) else pbc,
+                system_idx is None,
+            )
             tensors = [cell] if system_idx is None else [cell, system_idx]
             neighbor_arguments = {"neighbors": self._neighbor_cache.find(positions, self.skin, key, search, tensors)}
         results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **neighbor_arguments)
@@ -131,7 +136,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         }
         return {name: getattr(results, name) for name, asked in wanted.items() if asked}
 
-    def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
+    def _extract_state_fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
         """Return the fields of a state; raise if one is missing or has the wrong dtype or device."""
         needed = ("positions", "cell", "pbc", "atomic_numbers")
         if isinstance(state, SimState):
@@ -141,7 +146,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         for name in needed:
             if name not in state:
                 raise ValueError(f"Model: state has no {name}; expected {', '.join(needed)}")
-        like = empty_like_model(self.model)
+        like = make_empty_model_tensor(self.model)
         for name in ("positions", "cell"):
             value = state[name]
             if not isinstance(value, Tensor):

@@ -3,20 +3,20 @@
 from trigraph.checks.arrays import (
     HALF_BACKENDS,
     bind_sizes,
+    check_and_convert_graphs,
     check_arguments,
-    check_arrays,
-    check_graphs,
-    check_members,
-    index_dtype,
-    layout,
+    check_dtypes_and_devices,
+    check_graph_consistency,
+    find_field_layout,
+    get_index_dtype,
     squeeze_columns,
 )
 from trigraph.checks.attributes import (
     HALF,
     bind_arguments,
-    check_attributes,
-    check_wrt,
-    find_choice,
+    check_and_convert_attributes,
+    find_choice_index,
+    list_requested_fields,
 )
-from trigraph.checks.skip_checks import skip_checks
+from trigraph.checks.skip_checks import make_unchecked_function
 from trigraph.table.grammar import evaluate_shape

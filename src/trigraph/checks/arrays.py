@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import ArrayLibrary, dtype_name, find_device, get_array_module, suggest_arrays
-from trigraph.checks.attributes import check_wrt, is_half
+from trigraph.arrays import ArrayLibrary, describe_dtype, find_device, get_array_module, suggest_array_conversion
+from trigraph.checks.attributes import is_half, list_requested_fields
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, find_names
@@ -32,14 +32,14 @@ class CheckedArguments(NamedTuple):
     columns: frozenset[str]
 
 
-def layout(
+def find_field_layout(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
     """Return a field's shape and dtype, taken from the argument for its gradient and otherwise from the table."""
     array = values.get(field.name)
     if array is not None:
         return array.shape, array.dtype
-    dtype = index_dtype(op, values) if field.index else values[op.definition.inputs[0].name].dtype
+    dtype = get_index_dtype(op, values) if field.index else values[op.definition.inputs[0].name].dtype
     if dtype.itemsize == 2 and not field.half:
         dtype = np.dtype(np.float32)
     return evaluate_shape(field, sizes), dtype
@@ -66,16 +66,16 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
     Arrays, except results of fwd, have `lead` more leading axes than in the table. Inputs bind before gradients and
     cotangents, so that an error names a gradient of the wrong shape, not an input.
     """
-    sizes = op.graph.find_sizes(values) if op.graph else {}
-    for name in op.definition.optional:
+    sizes = op.graph_kind.find_sizes(values) if op.graph_kind else {}
+    for name in op.definition.optional_names:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
         if a.choices:
             sizes[a.name] = a.choices.index(values[a.name])
-        elif a.size:
+        elif a.is_size:
             sizes[a.name] = int(values[a.name])
     lengths: dict[str, int] = {}  # sizes by shape expression that has been evaluated
-    for array, dims in op.axes:
+    for array, dims in op.argument_axes:
         value = values.get(array.name)
         if value is None:
             continue
@@ -93,7 +93,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
                 expected = lengths[dim] = evaluate(dim, sizes)
             if expected is None:
                 unknown = min(names - sizes.keys())
-                limits = op.definition.symbol(unknown)
+                limits = op.definition.get_limited_symbol(unknown)
                 solved = size if dim == unknown else _solve_for_symbol(dim, unknown, sizes, size)
                 most = limits.maximum
                 if solved is None or solved < limits.minimum or (most is not None and solved > most):
@@ -110,18 +110,20 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
     return sizes
 
 
-def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
+def get_index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
     """Return the dtype of the graph's arrays, which is also the dtype of indices that an operator returns."""
-    assert op.graph is not None
-    return op.graph.find(op.graph.forward[0][0], values).dtype
+    assert op.graph_kind is not None
+    return op.graph_kind.find_attribute(op.graph_kind.forward[0][0], values).dtype
 
 
-def _expect_dtype(array: Array, first: Any) -> Any:
+def _get_expected_dtype(array: Array, first: Any) -> Any:
     """Return an array's expected dtype: the first input's, or float32 if that is 16-bit and the array lacks `half`."""
     return first if array.half or not is_half(first) else np.dtype(np.float32)
 
 
-def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary, half: bool = False) -> tuple[Any, Any]:
+def check_dtypes_and_devices(
+    op: Operator, values: Mapping[str, Any], library: ArrayLibrary, half: bool = False
+) -> tuple[Any, Any]:
     """Check that arrays share a library, dtype and device and that numbers fit the dtype; return dtype and device.
 
     With `half`, arrays that kernels accept in half precision may be float16 or bfloat16.
@@ -135,13 +137,13 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
         if type(value) is np.ndarray and library.kind == "numpy":  # test the common case first
             dtype, device = value.dtype, "host"
         else:
-            dtype, device = library.look(op.name, name, value, first)
+            dtype, device = library.get_dtype_and_device(op.name, name, value, first)
         if dtype is not None and not array.index:
             takes_half = half and array.half
             if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # FLOATS has native byte order only
                 floats = library.floats + ", float16 or bfloat16" * takes_half
-                raise TypeError(f"{op.name}: {name} has dtype {dtype_name(dtype)}; expected {floats}")
-            if first and dtype is not first_dtype and dtype != (expected := _expect_dtype(array, first_dtype)):
+                raise TypeError(f"{op.name}: {name} has dtype {describe_dtype(dtype)}; expected {floats}")
+            if first and dtype is not first_dtype and dtype != (expected := _get_expected_dtype(array, first_dtype)):
                 same = expected == first_dtype
                 reason = f"the dtype of {first}" if same else f"since {first} has {first_dtype}"
                 raise TypeError(f"{op.name}: {name} has dtype {dtype}; expected {expected}, {reason}")
@@ -149,22 +151,24 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             first, first_dtype, first_device = name, dtype, device
         elif device != first_device:
             raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
-    for name in op.numbers if first_dtype is not None else ():  # these numbers must fit into the dtype
+    for name in op.real_attribute_names if first_dtype is not None else ():  # these numbers must fit into the dtype
         number, dtype = values[name], first_dtype
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
     return first_dtype, first_device
 
 
-def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4) -> None:
+def check_and_convert_graphs(
+    op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4
+) -> None:
     """Check the classes and devices of graph objects, and replace index arrays by graph objects where allowed.
 
     An index array is sorted again in every call. For a device array the host must also wait; a warning with the
     caller's `stacklevel` reports this.
     """
-    if op.graph is None:
+    if op.graph_kind is None:
         return
-    for argument in op.graph.arguments:
+    for argument in op.graph_kind.arguments:
         name, graph = argument.name, values[argument.name]
         if graph is None and argument.optional:
             continue
@@ -173,13 +177,13 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
             if is_index_array:
                 rows = values[argument.rows].shape
                 graph = Segments(graph, rows[0] if rows else 0)
-            graph = values[name] = graph if library.backend else library.graph_of(graph)
+            graph = values[name] = graph if library.backend else library.convert_graph(graph)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{op.name}: {name}: {error}") from None
-        if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
+        if not isinstance(graph, GRAPH_TYPES[op.graph_kind.type_name]):
             alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-            advice = suggest_arrays(name, graph) if argument.rows and library.backend else ""
-            expected = f"a trigraph.{op.graph.type_name}{alternatives}{advice}"
+            advice = suggest_array_conversion(name, graph) if argument.rows and library.backend else ""
+            expected = f"a trigraph.{op.graph_kind.type_name}{alternatives}{advice}"
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
         if is_index_array and graph.kind == "cupy":
             warnings.warn(
@@ -204,30 +208,32 @@ def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
             values[a.name] = value[..., 0]
             squeezed.add(a.name)
     # The gradient of a cotangent that is None has the shape of the corresponding input.
-    return frozenset(squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.names and values[gg] is None))
+    return frozenset(
+        squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.signature_names and values[gg] is None)
+    )
 
 
-def check_members(op: Operator, values: Mapping[str, Any]) -> None:
+def check_graph_consistency(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that graph objects, attributes and indices returned by fwd are consistent."""
-    if op.graph is None:
+    if op.graph_kind is None:
         return
     for attribute in op.attributes:
         for choice, method in attribute.requires:
             if values[attribute.name] == choice:
                 getattr(values["graph"], method)(op.name)
     for a in op.index_arguments:
-        array, dtype = values[a.name], index_dtype(op, values)
+        array, dtype = values[a.name], get_index_dtype(op, values)
         if array is not None and array.dtype != dtype:
             raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
-    if len(op.graph.arguments) == 1:
+    if len(op.graph_kind.arguments) == 1:
         return
-    sizes = op.graph.find_sizes(values)
-    arrays = {n: (op.graph.find(n, values), length) for n, length in op.graph.forward}
-    first, dtype = op.graph.arguments[0].name, index_dtype(op, values)
+    sizes = op.graph_kind.find_sizes(values)
+    arrays = {n: (op.graph_kind.find_attribute(n, values), length) for n, length in op.graph_kind.forward}
+    first, dtype = op.graph_kind.arguments[0].name, get_index_dtype(op, values)
     for name, (array, length) in arrays.items():
         if array is None:
             continue
-        argument = op.graph.paths.get(name, ("graph.",))[0].split(".")[0]
+        argument = op.graph_kind.paths.get(name, ("graph.",))[0].split(".")[0]
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {argument} has dtype {array.dtype}; expected {dtype}, the dtype of {first}")
         if array.size != evaluate(length, sizes):
@@ -235,14 +241,14 @@ def check_members(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {argument} has {array.size} members; expected {expected}")
 
 
-def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
+def _check_positions_are_in_edges(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that positions passed from fwd to bwd are in-edges of their destinations.
 
     Device arrays are not checked, to avoid synchronisation; wrong positions contribute zero in every backend.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
-        assert op.graph is not None
-        array, offsets = values[a.name], op.graph.find("offsets", values)
+        assert op.graph_kind is not None
+        array, offsets = values[a.name], op.graph_kind.find_attribute("offsets", values)
         # Offsets are repeated to the array's shape, because NumPy's broadcasting crashes if it cannot allocate memory.
         start, stop = (np.repeat(o, array.shape[1]).reshape(array.shape) for o in (offsets[:-1], offsets[1:]))
         wrong = ~((start <= array) & (array < stop) | (start == stop) & (array == -1))
@@ -261,7 +267,7 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {a.name}[{row}] is {values[a.name].flat[row]}; expected a number > 0")
 
 
-def check_out(
+def bind_outputs(
     op: Operator,
     out: Any,
     values: Mapping[str, Any],
@@ -282,15 +288,15 @@ def check_out(
     fields = {f.name: f for f in op.fields}
     first = values[op.definition.inputs[0].name]
     used_arrays = {a.name: values[a.name] for a in op.arguments if values[a.name] is not None}
-    if op.graph is not None:
-        arrays = {n: op.graph.find(n, values) for n, _ in op.graph.forward}
+    if op.graph_kind is not None:
+        arrays = {n: op.graph_kind.find_attribute(n, values) for n, _ in op.graph_kind.forward}
         used_arrays |= {f"graph.{n}": a for n, a in arrays.items() if a is not None}
     for name, array in out.items():
         label = f"out[{name!r}]"
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
-        library.look(op.name, label, array)
-        dtype = index_dtype(op, values) if fields[name].index else _expect_dtype(fields[name], first.dtype)
+        library.get_dtype_and_device(op.name, label, array)
+        dtype = get_index_dtype(op, values) if fields[name].index else _get_expected_dtype(fields[name], first.dtype)
         shape, flags = evaluate_shape(fields[name], sizes) + ((1,) if name in columns else ()), array.flags
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
@@ -329,9 +335,9 @@ def check_arguments(
     op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary
 ) -> CheckedArguments:
     """Check the arguments of a call; `values` holds arrays, graphs and checked attributes by name."""
-    _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
-    check_graphs(op, values, library, device)
-    check_members(op, values)
+    _, device = check_dtypes_and_devices(op, values, library, library.backend in HALF_BACKENDS)
+    check_and_convert_graphs(op, values, library, device)
+    check_graph_consistency(op, values)
     for a in op.definition.inputs:
         if a.optional and values[a.name] is None:
             for cotangent in (f"gg_{a.name}", f"ggg_{a.name}"):
@@ -340,15 +346,15 @@ def check_arguments(
     columns = squeeze_columns(op, values)
     sizes = bind_sizes(op, values)
     if op.index_arguments:
-        _check_positions(op, values)
+        _check_positions_are_in_edges(op, values)
     if op.positive_arguments:
         _check_positive(op, values)
-    requested_fields = None if wrt is None else check_wrt(op, wrt)
+    requested_fields = None if wrt is None else list_requested_fields(op, wrt)
     wanted: tuple[str, ...] = ()
-    for f in op.list_returned(values, sizes):
+    for f in op.list_returned_fields(values, sizes):
         if requested_fields is None or f.name in requested_fields:
             wanted += (f.name,)
-    outputs = {} if out is None else check_out(op, out, values, sizes, wanted, columns, library)
+    outputs = {} if out is None else bind_outputs(op, out, values, sizes, wanted, columns, library)
     for a in op.arguments:
         value = values[a.name]
         if type(value) is not np.ndarray or not (value.flags.c_contiguous and value.flags.aligned):

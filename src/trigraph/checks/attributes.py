@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_INT, real_number, require_count, show_value, unwrap_scalar
+from trigraph.arrays import LARGEST_INT, require_count, require_nonnegative_number, show_value, unwrap_scalar
 from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
 
 
-def find_choice(choices: tuple[Any, ...], value: Any) -> int:
+def find_choice_index(choices: tuple[Any, ...], value: Any) -> int:
     """Return the index of a value among the choices of an attribute, or -1; True does not match 1."""
     if isinstance(value, str):
         return choices.index(value) if value in choices else -1
@@ -21,7 +21,7 @@ def find_choice(choices: tuple[Any, ...], value: Any) -> int:
             return choice_index
     scalar = unwrap_scalar(value)
     python_value = bool(scalar) if isinstance(scalar, np.bool_) else scalar
-    return -1 if python_value is value else find_choice(choices, python_value)
+    return -1 if python_value is value else find_choice_index(choices, python_value)
 
 
 def bind_arguments(
@@ -31,7 +31,7 @@ def bind_arguments(
 
     Raise TypeError, with `signature` in the message, if an argument is missing, given twice or unknown.
     """
-    names = op.names
+    names = op.signature_names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
     has_duplicate = any(n in kwargs for n in names[: len(args)]) if kwargs else False
     if len(args) <= len(names) and not has_duplicate and values.keys() == set(names):
@@ -55,7 +55,7 @@ def is_half(dtype: np.dtype) -> bool:
     return dtype.name in HALF and dtype.isnative
 
 
-def check_attributes(op: Operator, values: dict[str, Any]) -> None:
+def check_and_convert_attributes(op: Operator, values: dict[str, Any]) -> None:
     """Convert each attribute to one of its choices, a float or an int.
 
     Raise TypeError or ValueError if a value cannot be converted or is out of range.
@@ -63,26 +63,26 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
         name, value = attribute.name, values[attribute.name]
         if attribute.choices:
-            choice_index = find_choice(attribute.choices, value)
+            choice_index = find_choice_index(attribute.choices, value)
             if choice_index < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
                 raise error(f"{op.name}: {name} is {show_value(value)}; expected one of {expected}")
             values[name] = attribute.choices[choice_index]
         elif attribute.real:
-            values[name] = real_number(op.name, name, value)
+            values[name] = require_nonnegative_number(op.name, name, value)
         else:
-            symbol = op.definition.symbol(name)
+            symbol = op.definition.get_limited_symbol(name)
             maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
             values[name] = require_count(op.name, name, value, symbol.minimum, maximum)
 
 
-def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+def list_requested_fields(op: Operator, wrt: Any) -> tuple[str, ...]:
     """Return the fields named by `wrt`, in the operator's order; raise TypeError or ValueError for other names."""
-    return check_names(op.name, tuple(f.name for f in op.fields), wrt)
+    return list_requested_names(op.name, tuple(f.name for f in op.fields), wrt)
 
 
-def check_names(caller: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
+def list_requested_names(caller: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
     """Return the `names` that `wrt` contains, in the order of `names`; raise if `wrt` contains other names."""
     wrt = unwrap_scalar(wrt)
     try:

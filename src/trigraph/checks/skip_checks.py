@@ -8,7 +8,7 @@ from trigraph.checks.arrays import bind_sizes
 from trigraph.table.grammar import Operator
 
 
-def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
+def make_unchecked_function(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
     """Return a function with the table's signature plus `out`, which calls a backend's `execute`.
 
     Its array arguments have `lead` more leading axes than in the table.
@@ -21,7 +21,7 @@ def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Cal
         sizes = bind_sizes(op, values, lead)
         requested = values.pop("wrt", None)
         names = (requested,) if isinstance(requested, str) else requested
-        wanted = tuple(f.name for f in op.list_returned(values, sizes) if names is None or f.name in names)
+        wanted = tuple(f.name for f in op.list_returned_fields(values, sizes) if names is None or f.name in names)
         return execute(op, values, sizes, wanted, out or {})
 
     unchecked_function.__name__ = unchecked_function.__qualname__ = op.name

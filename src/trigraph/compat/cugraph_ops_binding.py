@@ -7,7 +7,7 @@ import enum
 
 import torch
 
-from trigraph.arrays import as_array
+from trigraph.arrays import view_tensor_memory
 from trigraph.graphs import EdgeGraph
 from trigraph.torch import agg_edge_to_edge
 from trigraph.torch import radial_basis as basis
@@ -22,7 +22,7 @@ class MMAOp(enum.Enum):
     LowPrecision = 1
 
 
-def _check_shape(caller: str, name: str, tensor: torch.Tensor, axis: int, size: int, expected: str) -> None:
+def _check_matrix_size(caller: str, name: str, tensor: torch.Tensor, axis: int, size: int, expected: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{caller}: {name} is a {type(tensor).__name__}; expected a torch.Tensor")
     if tensor.ndim != 2 or tensor.shape[axis] != size:
@@ -34,7 +34,7 @@ def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.T
 
     `dist`, of shape (num_edges, 1), holds distances divided by the cutoff.
     """
-    _check_shape("radial_basis", "dist", dist, 1, 1, "(num_edges, 1)")
+    _check_matrix_size("radial_basis", "dist", dist, 1, 1, "(num_edges, 1)")
     rbf, sbf_rad = basis(dist[:, 0], frequencies)
     return rbf, sbf_rad
 
@@ -55,14 +55,14 @@ def ib_agg_edge(
     `src_offsets`, `dst_offsets` and `dst_edge_index` must match `edge_index`. `pos_diff` may require grad; in the
     original it must not, because forces would lack the angular part.
     """
-    _check_shape("ib_agg_edge", "edge_index", edge_index, 0, 2, "(2, num_edges)")
+    _check_matrix_size("ib_agg_edge", "edge_index", edge_index, 0, 2, "(2, num_edges)")
     given = {"src_offsets": src_offsets, "dst_offsets": dst_offsets, "dst_edge_index": dst_edge_index}
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
             raise TypeError(f"ib_agg_edge: {name} is a {type(tensor).__name__}; expected a torch.Tensor of rank 1")
     graph = EdgeGraph(edge_index[0], edge_index[1], max(len(src_offsets) - 1, 0))
     for name, tensor in given.items():
-        array, built = as_array(tensor), getattr(graph, name)
+        array, built = view_tensor_memory(tensor), getattr(graph, name)
         if array.shape != built.shape or not (array == built).all():
             raise ValueError(f"ib_agg_edge: {name} does not match edge_index")
     return agg_edge_to_edge(pos_diff, sbf_rad, x_kj, lin_sbf, graph)

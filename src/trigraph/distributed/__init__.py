@@ -24,7 +24,7 @@ globals().update(FUNCTIONS)
 __all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sorted(FUNCTIONS)]
 
 
-def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
+def _abort_all_ranks(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
     """Print an uncaught exception with its rank and end all ranks, which would otherwise wait for this one."""
     try:
         _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
@@ -35,4 +35,4 @@ def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackT
 
 
 if _MPI.Is_initialized() and _MPI.COMM_WORLD.size > 1:
-    _sys.excepthook = _end_all
+    _sys.excepthook = _abort_all_ranks

@@ -27,7 +27,7 @@ class Owners(NamedTuple):
     sources: np.ndarray
 
 
-class Entities(NamedTuple):
+class EntityReferences(NamedTuple):
     """Entities that the rows of a table name, with repetitions: number, owner and table row of each entity."""
 
     ids: np.ndarray
@@ -35,20 +35,20 @@ class Entities(NamedTuple):
     rows: np.ndarray
 
 
-def _find_entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
+def _collect_references(table: np.ndarray, columns: dict[int, np.ndarray]) -> EntityReferences:
     """Return the entities named in some columns; `columns` maps each column to the owner of each row's entity."""
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
-    return Entities(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    return EntityReferences(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
-def unique(*arrays: np.ndarray) -> np.ndarray:
+def sort_unique(*arrays: np.ndarray) -> np.ndarray:
     """Return the distinct numbers of some arrays in ascending order; faster than `numpy.unique` if most differ."""
     numbers = np.sort(np.concatenate(arrays))
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
 
-def sort_rows(table: np.ndarray) -> np.ndarray:
+def sort_unique_rows(table: np.ndarray) -> np.ndarray:
     """Return the distinct rows in ascending order of the first two columns."""
     if table.shape[1] > 1:
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
@@ -59,7 +59,7 @@ def sort_rows(table: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class BlockTable:
+class BlockTableFormat:
     """Table format: the entities that rows name and the graph that rows represent. The base class has no graph."""
 
     dtype: np.dtype
@@ -70,20 +70,20 @@ class BlockTable:
     width: ClassVar[int] = 1  # number of columns of the table
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared_entities(self) -> tuple[str, ...]:
         """Entities that several blocks may read."""
         return ()
 
-    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
         """Return the entities that the rows of a table read, by symbol."""
         return {}
 
-    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+    def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         """Return the graph arguments of a call from sorted table rows, with numbers replaced by positions in `ids`."""
         return {}
 
 
-class RowTable(BlockTable):
+class RowTableFormat(BlockTableFormat):
     """Format without a graph: each row of the edge arrays is a block, and the table is empty."""
 
     block = "num_edges"
@@ -91,7 +91,7 @@ class RowTable(BlockTable):
 
 
 @dataclass(frozen=True)
-class CSCTable(BlockTable):
+class CSCTableFormat(BlockTableFormat):
     """Table with the columns position, destination, source, edge row, and rank that owns the edge row."""
 
     in_order: bool  # whether position p has edge row p
@@ -102,18 +102,18 @@ class CSCTable(BlockTable):
     width = 5
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared_entities(self) -> tuple[str, ...]:
         return ("num_src_nodes",) if self.one_to_one else ("num_src_nodes", "num_edges")
 
-    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
         dst = owners.blocks[table[:, 1]]
         return {
-            "num_positions": _find_entities(table, {0: dst}),
-            "num_src_nodes": _find_entities(table, {2: owners.sources[table[:, 2]]}),
-            "num_edges": _find_entities(table, {3: table[:, 4]}),
+            "num_positions": _collect_references(table, {0: dst}),
+            "num_src_nodes": _collect_references(table, {2: owners.sources[table[:, 2]]}),
+            "num_edges": _collect_references(table, {3: table[:, 4]}),
         }
 
-    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+    def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         dst = np.searchsorted(ids["num_dst_nodes"], table[:, 1])
         offsets = np.searchsorted(dst, np.arange(ids["num_dst_nodes"].size + 1)).astype(self.dtype)
         src = np.searchsorted(ids["num_src_nodes"], table[:, 2]).astype(self.dtype)
@@ -122,7 +122,7 @@ class CSCTable(BlockTable):
 
 
 @dataclass(frozen=True)
-class EdgeTable(BlockTable):
+class EdgeTableFormat(BlockTableFormat):
     """Table with the columns edge, source, destination, reverse edge (or -1). Outputs belong to the source's block."""
 
     has_reverse: bool  # whether the caller gave reverse edges; otherwise end nodes determine them
@@ -133,14 +133,14 @@ class EdgeTable(BlockTable):
     width = 4
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared_entities(self) -> tuple[str, ...]:
         return ("num_edges",)
 
-    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        return {"num_edges": _find_entities(table, {0: owners.blocks[table[:, 1]]})}
+    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
+        return {"num_edges": _collect_references(table, {0: owners.blocks[table[:, 1]]})}
 
-    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        nodes, edges = unique(table[:, 1], table[:, 2]), ids["num_edges"]
+    def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        nodes, edges = sort_unique(table[:, 1], table[:, 2]), ids["num_edges"]
         src, dst = (np.searchsorted(nodes, table[:, c]).astype(self.dtype) for c in (1, 2))
         if not self.has_reverse:
             return {"graph": EdgeGraph(src, dst, nodes.size)}
@@ -150,7 +150,7 @@ class EdgeTable(BlockTable):
 
 
 @dataclass(frozen=True)
-class SegmentTable(BlockTable):
+class SegmentTableFormat(BlockTableFormat):
     """Table with the columns triplet, edge, output, input. Each edge also has a row without a triplet, marked by -1."""
 
     atoms: bool  # whether edges are summed into outputs; otherwise each edge is an output
@@ -161,27 +161,31 @@ class SegmentTable(BlockTable):
     width = 4
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared_entities(self) -> tuple[str, ...]:
         return ("num_inputs",) if self.inputs else ()
 
-    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
         owner_of_row = owners.blocks[table[:, 2]]
         rows = np.flatnonzero(table[:, 0] >= 0)
-        triplets = Entities(table[rows, 0], owner_of_row[rows], rows)
+        triplets = EntityReferences(table[rows, 0], owner_of_row[rows], rows)
         inputs = triplets
         if self.inputs:
-            inputs = Entities(table[rows, 3], owners.sources[table[rows, 3]], rows)
-        return {"num_edges": _find_entities(table, {1: owner_of_row}), "num_triplets": triplets, "num_inputs": inputs}
+            inputs = EntityReferences(table[rows, 3], owners.sources[table[rows, 3]], rows)
+        return {
+            "num_edges": _collect_references(table, {1: owner_of_row}),
+            "num_triplets": triplets,
+            "num_inputs": inputs,
+        }
 
-    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+    def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]
         edge_rows = table[table[:, 0] < 0]
         outputs = edge_rows[np.argsort(edge_rows[:, 1]), 2]
         return {
-            "triplets": self._segments(triplets[:, 1], edges),
-            "atoms": self._segments(outputs, ids["num_outputs"]) if self.atoms else None,
-            "idx_in": self._segments(triplets[:, 3], ids["num_inputs"]) if self.inputs else None,
+            "triplets": self._build_segments(triplets[:, 1], edges),
+            "atoms": self._build_segments(outputs, ids["num_outputs"]) if self.atoms else None,
+            "idx_in": self._build_segments(triplets[:, 3], ids["num_inputs"]) if self.inputs else None,
         }
 
-    def _segments(self, index: np.ndarray, ids: np.ndarray) -> Segments:
+    def _build_segments(self, index: np.ndarray, ids: np.ndarray) -> Segments:
         return Segments(np.searchsorted(ids, index).astype(self.dtype), ids.size)

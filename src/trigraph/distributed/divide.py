@@ -11,16 +11,16 @@ from mpi4py import MPI
 
 from trigraph.arrays import check_range, require_count
 from trigraph.distributed.block_tables import (
-    BlockTable,
-    CSCTable,
-    EdgeTable,
+    BlockTableFormat,
+    CSCTableFormat,
+    EdgeTableFormat,
     Ids,
     Owners,
-    SegmentTable,
-    sort_rows,
-    unique,
+    SegmentTableFormat,
+    sort_unique,
+    sort_unique_rows,
 )
-from trigraph.distributed.exchange import Halo, digest, require_agreement, send_rows
+from trigraph.distributed.exchange import Halo, compute_digest, require_agreement, send_and_receive_rows
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import limit_threads_to_share
@@ -80,16 +80,16 @@ def partition(
     """
     comm = _duplicate_communicator(comm)
     with require_agreement(comm, ("the call", "partition")) as facts:
-        kind, sizes, members, unused = _read_members(graph, atoms, idx_in)
+        kind, sizes, members, unused = _tabulate_graph(graph, atoms, idx_in)
         owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
-        facts += [(name, digest(value)) for name, value in arguments.items()]
+        facts += [(name, compute_digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
     piece = members[begin:end]
-    if isinstance(kind, CSCTable):  # an edge row belongs to the owner of its first position's destination
+    if isinstance(kind, CSCTableFormat):  # an edge row belongs to the owner of its first position's destination
         piece[:, 4] = owners.blocks[piece[:, 4]]
     unused = unused[block_owners(unused.size, comm.size) == comm.rank]
-    return _distribute_table(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
+    return _build_partition(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
 
 
 def partition_pieces(
@@ -163,16 +163,16 @@ def partition_pieces(
         sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
         ends: dict[str, int | None] = {"src": num_src, "dst": num_dst}
         if graph_type is CSC:
-            kind: BlockTable = CSCTable(int64, False, True)
+            kind: BlockTableFormat = CSCTableFormat(int64, False, True)
             table, lengths = _read_pieces(pieces, ends, 2)
         elif graph_type is EdgeGraph:
             table, lengths = _read_pieces(pieces, {**ends, "reverse_edge": None}, 2, sorted_by="src")
-            kind = EdgeTable(int64, 3 in lengths, False)
+            kind = EdgeTableFormat(int64, 3 in lengths, False)
         else:
             if source_owner is not None and not inputs:
                 expected = "(num_inputs, num_outputs)"
                 raise TypeError(f"partition_pieces: source_owner is given, num_nodes is an int; expected {expected}")
-            kind = SegmentTable(int64, atoms is not None, inputs)
+            kind = SegmentTableFormat(int64, atoms is not None, inputs)
             sizes = {"num_inputs": num_src, "num_outputs": num_dst}
             triplet_columns: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
             table, lengths = _read_pieces(pieces, triplet_columns, len(triplet_columns))
@@ -183,15 +183,17 @@ def partition_pieces(
         if graph_type is Segments:
             facts += [("atoms", "None" if atoms is None else "given")]
             facts += [("num_nodes", "(num_inputs, num_outputs)" if inputs else "num_outputs")]
-        facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
+        facts += [("owner", compute_digest(owners.blocks)), ("source_owner", compute_digest(owners.sources))]
     numbers = comm.allgather(len(table))
     member = np.arange(sum(numbers[: comm.rank]), sum(numbers[: comm.rank + 1]))
     counted = ("num_triplets",) if graph_type is Segments else ("num_edges", "num_positions")
     sizes |= dict.fromkeys(counted, sum(numbers))
     if graph_type is EdgeGraph:
-        have_reverse = _check_edges(comm, table, lengths)
-        divided = _distribute_table(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
-        return replace(divided, kind=EdgeTable(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
+        have_reverse = _check_order_and_reverse(comm, table, lengths)
+        divided = _build_partition(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
+        return replace(
+            divided, kind=EdgeTableFormat(int64, have_reverse, _has_ambiguous_reverse(divided, have_reverse))
+        )
     if graph_type is CSC:
         table = _build_csc_table(comm, sizes, owners, np.column_stack([member, table]))
     else:
@@ -199,7 +201,7 @@ def partition_pieces(
             table = np.stack([table[:, 0], member], 1)  # each triplet has its own input
             sizes["num_inputs"] = sizes["num_triplets"]
         table = _build_triplet_table(comm, sizes, owners, np.column_stack([member, table]), outputs)
-    return _distribute_table(comm, kind, sizes, owners, table, {}, cuda_aware)
+    return _build_partition(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
 def _read_pieces(
@@ -241,7 +243,7 @@ def _build_csc_table(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, e
     # Positions are ordered by destination, then by edge.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
-    table = send_rows(comm, members, owners.blocks[dst])
+    table = send_and_receive_rows(comm, members, owners.blocks[dst])
     table = table[np.lexsort((table[:, 0], table[:, 1]))]
     nodes, begins = np.unique(table[:, 1], return_index=True)
     before = np.cumsum(degrees) - degrees
@@ -269,7 +271,7 @@ def _build_triplet_table(
         check_range("partition_pieces", "edge", edge, number, "num_edges")
     output = edge
     if outputs is not None:  # only the rank that passed an edge knows the edge's output
-        wanted = unique(edge)
+        wanted = sort_unique(edge)
         halo = Halo(comm, edges, wanted, np.searchsorted(ends, wanted, side="right"))
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
     no_triplet = np.full(edges.size, -1)
@@ -277,7 +279,7 @@ def _build_triplet_table(
     return np.concatenate([with_triplets, np.column_stack([no_triplet, edges, output_of_edge, no_triplet])])
 
 
-def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
+def _check_order_and_reverse(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
     """Raise unless the edges of all ranks are sorted by source; return whether they have a reverse_edge."""
     ends = comm.allgather((int(edges[0, 0]), int(edges[-1, 0])) if len(edges) else None)
     end_nodes = [node for pair in ends if pair is not None for node in pair]
@@ -289,7 +291,7 @@ def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
     return 3 in lengths
 
 
-def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
+def _has_ambiguous_reverse(divided: Partition, have_reverse: bool) -> bool:
     """Return whether the reverse of an edge is ambiguous; raise if a given reverse is wrong."""
     comm, edges = divided.comm, divided.table
     own_edges = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
@@ -307,27 +309,27 @@ def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
 
 
 @cache
-def _communicator_key() -> int:
+def _get_duplicate_key() -> int:
     """Return the key under which a communicator stores its duplicate."""
     return MPI.Comm.Create_keyval()
 
 
 def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     """Return the duplicate of a communicator, made once, so that messages never mix with the caller's messages."""
-    own: Any = comm.Get_attr(_communicator_key())
+    own: Any = comm.Get_attr(_get_duplicate_key())
     if own is None:
         own = comm.Dup()
         limit_threads_to_share(own)
-        comm.Set_attr(_communicator_key(), own)
+        comm.Set_attr(_get_duplicate_key(), own)
     return own
 
 
 PARTITION_NUMBERS = itertools.count(1)  # numbers of the partitions, which all ranks make in the same order
 
 
-def _read_members(
+def _tabulate_graph(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
-) -> tuple[BlockTable, dict[str, int], np.ndarray, np.ndarray]:
+) -> tuple[BlockTableFormat, dict[str, int], np.ndarray, np.ndarray]:
     """Return the table format, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
     if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
@@ -343,7 +345,7 @@ def _read_members(
         have_reverse = graph.reverse_edge is not None
         reverse = graph.reverse_edge if have_reverse else np.full(graph.num_edges, -1)
         columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        table_format: BlockTable = EdgeTable(graph.src.dtype, have_reverse, not have_reverse)
+        table_format: BlockTableFormat = EdgeTableFormat(graph.src.dtype, have_reverse, not have_reverse)
         return table_format, sizes, np.stack(columns, 1).astype(np.int64, copy=False), no_rows
     if isinstance(graph, CSC):
         names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
@@ -351,7 +353,7 @@ def _read_members(
         used, first = np.unique(rows, return_index=True)
         dst_of_row = np.zeros(graph.num_edges, np.int64)
         dst_of_row[used] = dst[first]
-        table_format = CSCTable(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
+        table_format = CSCTableFormat(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
         columns = [np.arange(graph.num_positions), dst, graph.indices, rows, dst_of_row[rows]]
         table = np.stack(columns, 1).astype(np.int64, copy=False)
         unused = np.setdiff1d(np.arange(graph.num_edges), used, assume_unique=True)
@@ -378,14 +380,16 @@ def _read_members(
         "num_outputs": graph.num_segments if atoms is None else atoms.num_segments,
         "num_inputs": graph.num_members if idx_in is None else idx_in.num_segments,
     }
-    return SegmentTable(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, no_rows
+    return SegmentTableFormat(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, no_rows
 
 
 def _choose_owners(
-    table_format: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any
+    table_format: BlockTableFormat, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any
 ) -> Owners:
     """Check and return the given owners, or return the default owners."""
-    symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(table_format), table_format.block)
+    symbol = {CSCTableFormat: "num_src_nodes", SegmentTableFormat: "num_inputs"}.get(
+        type(table_format), table_format.block
+    )
     owners: list[np.ndarray] = []
     for name, ranks_given, counted in (("owner", owner, table_format.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
@@ -403,9 +407,9 @@ def _choose_owners(
     return Owners(*owners)
 
 
-def _distribute_table(
+def _build_partition(
     comm: MPI.Comm,
-    table_format: BlockTable,
+    table_format: BlockTableFormat,
     sizes: Mapping[str, int],
     owners: Owners,
     piece: np.ndarray,
@@ -413,13 +417,13 @@ def _distribute_table(
     cuda_aware: bool,
 ) -> Partition:
     """Send each row of a table to the owners of its blocks; `extra_rows` holds owned rows that are not in the table."""
-    tables = [send_rows(comm, piece, owners.blocks[piece[:, c]]) for c in table_format.block_columns]
-    table = sort_rows(np.concatenate(tables))
+    tables = [send_and_receive_rows(comm, piece, owners.blocks[piece[:, c]]) for c in table_format.block_columns]
+    table = sort_unique_rows(np.concatenate(tables))
     owned: Ids = {}
-    for s, entities in table_format.entities(table, owners).items():
-        owned[s] = unique(entities.ids[entities.owners == comm.rank], extra_rows.get(s, piece[:0, 0]))
+    for s, entities in table_format.list_entity_references(table, owners).items():
+        owned[s] = sort_unique(entities.ids[entities.owners == comm.rank], extra_rows.get(s, piece[:0, 0]))
     owned[table_format.block] = np.flatnonzero(owners.blocks == comm.rank)
-    if isinstance(table_format, (CSCTable, SegmentTable)) and table_format.shared:
-        owned[table_format.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
+    if isinstance(table_format, (CSCTableFormat, SegmentTableFormat)) and table_format.shared_entities:
+        owned[table_format.shared_entities[0]] = np.flatnonzero(owners.sources == comm.rank)
     name = ("the partition", f"number {next(PARTITION_NUMBERS)}")
     return Partition(comm, table_format, sizes, owned, owners, table, cuda_aware, name)

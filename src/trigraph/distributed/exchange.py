@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.arrays import get_array_module, name_library, wait_for
+from trigraph.arrays import get_array_module, name_library, wait_until_written
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
 
-def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+def exchange_integer_arrays(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Send ``parts[r]``, int64 of shape (any, columns), to rank r; return the array received from each rank."""
     columns = parts[0].shape[1]
     counts = np.array([part.size for part in parts])
@@ -26,11 +26,11 @@ def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [block.reshape(-1, columns) for block in np.split(received, np.cumsum(coming)[:-1])]
 
 
-def send_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def send_and_receive_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Send row k of a two-dimensional int64 array to rank ``ranks[k]``; return the rows received, by rank."""
     order = np.argsort(ranks, kind="stable")
     ends = np.searchsorted(ranks[order], np.arange(comm.size + 1))
-    return np.concatenate(exchange(comm, [rows[order[a:b]] for a, b in pairwise(ends)]))
+    return np.concatenate(exchange_integer_arrays(comm, [rows[order[a:b]] for a, b in pairwise(ends)]))
 
 
 @contextmanager
@@ -59,12 +59,12 @@ def require_agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[
                 raise ValueError(f"{first[0][1]}: {name} is {expected} on rank 0 and {value} on rank {rank}")
 
 
-def digest(value: Any) -> str:
+def compute_digest(value: Any) -> str:
     """Return a digest of an array, a graph object, a number or None, or of a tuple of these."""
     if isinstance(value, (CSC, EdgeGraph, Segments)):
         value = value.__reduce__()[1]
     if isinstance(value, tuple):
-        contents = "".join(map(digest, value)).encode()
+        contents = "".join(map(compute_digest, value)).encode()
     elif isinstance(value, np.ndarray):
         contents = f"{value.dtype.str} {value.shape}".encode() + value.tobytes()
     else:
@@ -97,7 +97,7 @@ class Halo:
         self._local_indices = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)
         self._is_identity = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
-        asked = exchange(comm, [wanted[at][:, None] for at in places])
+        asked = exchange_integer_arrays(comm, [wanted[at][:, None] for at in places])
         self._coming = {r: at for r, at in enumerate(places) if at.size}
         self._going = {r: np.searchsorted(own, ids[:, 0]) for r, ids in enumerate(asked) if ids.size}
 
@@ -106,12 +106,12 @@ class Halo:
         """Number of rows that come from other ranks."""
         return sum(at.size for at in self._coming.values())
 
-    def start(self, array: Any, axis: int = 0) -> "Pending":
+    def start(self, array: Any, axis: int = 0) -> "PendingExchange":
         """Start to send rows along an axis to ranks that need them, and to receive wanted rows, without waiting."""
-        return Pending(self, array, axis)
+        return PendingExchange(self, array, axis)
 
 
-class Pending:
+class PendingExchange:
     """Exchange of rows in progress; `wait` completes it."""
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
@@ -154,7 +154,7 @@ class Pending:
         if name_library(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:
-            wait_for(rows)
+            wait_until_written(rows)
             return rows
         return rows.get(out=self._allocate_rows(rows.shape[self._axis]))
 

@@ -104,10 +104,10 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
             dist / basis.cutoff, basis.freq, basis.num_spherical, basis.envelope_exponent, partition=edges
         )
         hidden = self._embed(z, rbf, neighbors)
-        of_atoms = self._compute_output(0, hidden, rbf, neighbors)
+        of_atoms = self._compute_atom_outputs(0, hidden, rbf, neighbors)
         for number, block in enumerate(self.interaction_blocks, 1):
-            hidden = self._interact(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
-            of_atoms = of_atoms + self._compute_output(number, hidden, rbf, neighbors)
+            hidden = self._apply_interaction_block(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
+            of_atoms = of_atoms + self._compute_atom_outputs(number, hidden, rbf, neighbors)
         return total(of_atoms, atoms)
 
     def energy_forces(
@@ -148,7 +148,9 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         by_length = self._activate(_apply_dense(emb.lin_rbf, rbf, edges))
         return self._activate(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
 
-    def _interact(self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition) -> Tensor:
+    def _apply_interaction_block(
+        self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition
+    ) -> Tensor:
         """Return the new embedding of each edge, like `trigraph.torch.nn.InteractionBlock`."""
         act, edges = self._activate, graph.rows()
         x_ji = act(_apply_dense(block.lin_ji, x, edges))
@@ -166,7 +168,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
             h = h + act(_apply_dense(layer.lin2, act(_apply_dense(layer.lin1, h, edges)), edges))
         return h
 
-    def _compute_output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
+    def _compute_atom_outputs(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the contribution of the edge embeddings to their destination atoms."""
         block: Any = self.output_blocks[number]
         edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")

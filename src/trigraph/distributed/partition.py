@@ -8,8 +8,16 @@ import numpy as np
 from mpi4py import MPI
 
 from trigraph.arrays import check_range, find_device, get_array_module, name_library
-from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, sort_rows, unique
-from trigraph.distributed.exchange import Halo, exchange, require_agreement, send_rows
+from trigraph.distributed.block_tables import (
+    BlockTableFormat,
+    EdgeTableFormat,
+    Ids,
+    Owners,
+    RowTableFormat,
+    sort_unique,
+    sort_unique_rows,
+)
+from trigraph.distributed.exchange import Halo, exchange_integer_arrays, require_agreement, send_and_receive_rows
 from trigraph.graphs import to_device
 from trigraph.table.lazy import lazy
 
@@ -25,7 +33,7 @@ class Subgraph(NamedTuple):
     inside: np.ndarray | None
     moved: dict[str, dict[str, Any]]  # cached copies of `graphs`, by device
 
-    def graphs_for(self, array: Any) -> dict[str, Any]:
+    def get_graphs_on_device(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments on the device of an array; each device gets one copy."""
         if name_library(array) == "numpy":
             return self.graphs
@@ -35,7 +43,7 @@ class Subgraph(NamedTuple):
         return self.moved[device]
 
 
-class Layout(NamedTuple):
+class SubgraphLayout(NamedTuple):
     """Subgraph of a call, exchange of the rows that it reads, and positions of this rank's own rows.
 
     An entry of `own` is None if the subgraph has exactly the rank's own rows.
@@ -62,7 +70,7 @@ class Partition:
     Attributes
     ----------
     comm : MPI.Comm
-    kind : BlockTable
+    kind : BlockTableFormat
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
@@ -72,7 +80,7 @@ class Partition:
     """
 
     comm: MPI.Comm
-    kind: BlockTable
+    kind: BlockTableFormat
     sizes: Mapping[str, int]
     owned: Ids
     owners: Owners
@@ -149,23 +157,27 @@ class Partition:
             check_range("distribute", "ids", ids, number, symbol)
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
 
-        def find_keeper(numbers: np.ndarray) -> np.ndarray:  # rank that records the owner of each number
+        def find_recording_rank(numbers: np.ndarray) -> np.ndarray:  # rank that records the owner of each number
             return numbers * size // max(number, 1)
 
-        owners_by_id = send_rows(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), find_keeper(ids))
+        owners_by_id = send_and_receive_rows(
+            comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), find_recording_rank(ids)
+        )
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         everything = np.arange(number)
-        expected = everything[find_keeper(everything) == comm.rank]
+        expected = everything[find_recording_rank(everything) == comm.rank]
         with require_agreement(comm):
             counts = np.bincount(owners_by_id[:, 0], minlength=number)
             wrong = expected[counts[expected] != 1]
             if wrong.size:
                 times = counts[wrong[0]]
                 raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
-        ranks = find_keeper(own)
-        asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
+        ranks = find_recording_rank(own)
+        asked = exchange_integer_arrays(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [owners_by_id[np.searchsorted(owners_by_id[:, 0], q[:, 0])][:, 1:] for q in asked]
-        holders = np.concatenate(exchange(comm, answers))[:, 0]  # in the order of own, because keeper(own) ascends
+        holders = np.concatenate(exchange_integer_arrays(comm, answers))[
+            :, 0
+        ]  # in the order of own, because keeper(own) ascends
         order = np.argsort(ids)
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
@@ -179,7 +191,7 @@ class Partition:
         if symbol not in self._row_partitions:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
             owned, sizes = {"num_edges": self._list_own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
-            table, kind = np.empty((0, 1), np.int64), RowTable(self.kind.dtype)
+            table, kind = np.empty((0, 1), np.int64), RowTableFormat(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
             self._row_partitions[symbol] = Partition(
                 self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name
@@ -198,36 +210,39 @@ class Partition:
     # ---- work --------------------------------------------------------------------------------------------------------
 
     @lazy
-    def outputs(self) -> Layout:
+    def local_layout(self) -> SubgraphLayout:
         """Layout for results that depend only on this rank's blocks: outputs and entities that no other block reads."""
         return self._build_layout(self.owned[self.kind.block], self.table)
 
     @lazy
-    def full_layout(self) -> Layout:
+    def full_layout(self) -> SubgraphLayout:
         """Layout for results of all entities of this rank, with all blocks that read them, on any rank."""
         return self._build_layout(*self._find_neighbour_blocks())
 
     @lazy
-    def chunks(self) -> SubgraphChunks:
+    def sum_chunks(self) -> SubgraphChunks:
         """Chunks of a sum over all blocks, whose boundaries do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
 
-        def find_keeper(blocks: np.ndarray) -> np.ndarray:
+        def find_summing_rank(blocks: np.ndarray) -> np.ndarray:
             return blocks // kind.chunk * comm.size // max(number, 1)
 
-        owners_by_id = send_rows(comm, np.stack([own, np.full(own.size, comm.rank)], 1), find_keeper(own))
+        owners_by_id = send_and_receive_rows(
+            comm, np.stack([own, np.full(own.size, comm.rank)], 1), find_summing_rank(own)
+        )
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
             rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
-            tables.append(send_rows(comm, rows_of_rank, find_keeper(rows_of_rank[:, column])))
-        table = sort_rows(np.concatenate(tables))
+            tables.append(send_and_receive_rows(comm, rows_of_rank, find_summing_rank(rows_of_rank[:, column])))
+        table = sort_unique_rows(np.concatenate(tables))
         ids, owners = self._find_entities(table)
         ids[kind.block], owners[kind.block] = owners_by_id[:, 0], owners_by_id[:, 1]
         halos = self._make_halos(ids, owners)
         first, last = (
-            int(np.searchsorted(find_keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
+            int(np.searchsorted(find_summing_rank(np.arange(number) * kind.chunk), r))
+            for r in (comm.rank, comm.rank + 1)
         )
         # Sort the rows of the table by block, for each column that names blocks, so that a chunk's rows are contiguous.
         orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
@@ -238,12 +253,12 @@ class Partition:
             begin, end = np.searchsorted(owners_by_id[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
-            of_chunk = table[unique(*rows)] if rows else table
+            of_chunk = table[sort_unique(*rows)] if rows else table
             subgraphs.append(self._build_subgraph(of_chunk, owners_by_id[begin:end, 0], ids))
         return SubgraphChunks(subgraphs, halos, first, number)
 
     @lazy
-    def nothing(self) -> Subgraph:
+    def empty_subgraph(self) -> Subgraph:
         """Subgraph without blocks."""
         return self._build_subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
@@ -254,21 +269,21 @@ class Partition:
         pairs = [own[:0]]  # blocks of this rank, with the owners of the entities that they read
         for column in columns:
             of_own = np.isin(self.table[:, column], own)
-            for _, owners, rows in self.kind.entities(self.table, self.owners).values():
+            for _, owners, rows in self.kind.list_entity_references(self.table, self.owners).values():
                 read = of_own[rows]
                 pairs.append(self.table[rows[read], column] * comm.size + owners[read])
-        wanted = unique(*pairs)
+        wanted = sort_unique(*pairs)
         going = [own[:0] if r == comm.rank else wanted[wanted % comm.size == r] // comm.size for r in range(comm.size)]
         tables = [
             self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
         ]
-        blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
-        return np.sort(blocks), sort_rows(np.concatenate([self.table, *exchange(comm, tables)]))
+        blocks = np.concatenate([own[:, None], *exchange_integer_arrays(comm, [b[:, None] for b in going])])[:, 0]
+        return np.sort(blocks), sort_unique_rows(np.concatenate([self.table, *exchange_integer_arrays(comm, tables)]))
 
     def _find_entities(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read and their owners, both by symbol."""
         ids, owners = {}, {}
-        for s, entities in self.kind.entities(table, self.owners).items():
+        for s, entities in self.kind.list_entity_references(table, self.owners).items():
             ids[s], at = np.unique(entities.ids, return_index=True)
             owners[s] = entities.owners[at]
         return ids, owners
@@ -278,13 +293,13 @@ class Partition:
         ids, _ = self._find_entities(rows)
         ids[self.kind.block] = blocks
         places = {s: _find_positions(available_ids[s], ids[s]) for s in ids}
-        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTable) else None
-        return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTableFormat) else None
+        return Subgraph(ids, places, self.kind.build_graphs(rows, ids), inside, {})
 
     def _make_halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
         return {s: Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware) for s in sorted(ids)}
 
-    def _build_layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
+    def _build_layout(self, blocks: np.ndarray, table: np.ndarray) -> SubgraphLayout:
         """Return the layout of some blocks, given their table, and of everything else that this rank owns."""
         read, owners_read = self._find_entities(table)
         read[self.kind.block] = blocks
@@ -292,12 +307,12 @@ class Partition:
             owners_read[self.kind.block] = self.owners.blocks[blocks]
         ids, owners = {}, {}
         for s, own in self.owned.items():
-            ids[s] = unique(read[s], own)
+            ids[s] = sort_unique(read[s], own)
             owners[s] = np.full(ids[s].size, self.comm.rank)
             if s in owners_read:
                 owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
-        subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
-        return Layout(
+        subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build_graphs(table, ids), None, {})
+        return SubgraphLayout(
             subgraph, self._make_halos(ids, owners), {s: _find_positions(ids[s], own) for s, own in self.owned.items()}
         )
 

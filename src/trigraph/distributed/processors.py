@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from trigraph.fortran.threads import available_processors, share_processors
+from trigraph.fortran.threads import limit_default_threads, list_available_processors
 
 _listeners: list[Callable[[int], None]] = []
 _shares: list[int] = []
 
 
-def add_listener(listener: Callable[[int], None]) -> None:
+def add_share_listener(listener: Callable[[int], None]) -> None:
     """Call a function with this rank's number of processors, now and whenever the number decreases."""
     _listeners.append(listener)
     if _shares:
@@ -23,7 +23,7 @@ def limit_threads_to_share(comm: MPI.Comm) -> None:
     Ranks that the launcher has bound to different processors do not share them.
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    processors = available_processors()
+    processors = list_available_processors()
     num_sharing = sum(not processors.isdisjoint(other) for other in machine.allgather(processors))
     machine.Free()
     _shares.append(max(len(processors) // num_sharing, 1))
@@ -31,4 +31,4 @@ def limit_threads_to_share(comm: MPI.Comm) -> None:
         listener(min(_shares))
 
 
-add_listener(share_processors)
+add_share_listener(limit_default_threads)

@@ -15,15 +15,15 @@ from torch.nn import functional as F
 
 from trigraph.arrays import get_array_module
 from trigraph.checks import bind_arguments
-from trigraph.distributed.block_tables import RowTable
+from trigraph.distributed.block_tables import RowTableFormat
 from trigraph.distributed.exchange import require_agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.processors import add_listener
-from trigraph.distributed.sums import add_tree, tree_sum
+from trigraph.distributed.processors import add_share_listener
+from trigraph.distributed.sums import add_local_subtrees, sum_all_chunks
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
-from trigraph.table.public import distributed_signature, publish
-from trigraph.torch.arrays import tensor_from, view_array
+from trigraph.table.public import distributed_signature, set_function_metadata
+from trigraph.torch.arrays import view_array, view_array_as_tensor
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
@@ -35,7 +35,7 @@ LANES, AT_A_TIME = 32, 16384
 _threads = torch.get_num_threads()
 
 
-def _share_processors(number: int) -> None:
+def _limit_torch_threads(number: int) -> None:
     """Limit the number of threads of torch, unless the user has set it."""
     global _threads
     chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
@@ -44,7 +44,7 @@ def _share_processors(number: int) -> None:
         torch.set_num_threads(_threads)
 
 
-add_listener(_share_processors)
+add_share_listener(_limit_torch_threads)
 
 
 class _ReverseModeFunction(torch.autograd.Function):
@@ -55,7 +55,7 @@ class _ReverseModeFunction(torch.autograd.Function):
         raise RuntimeError("trigraph.distributed.torch: forward mode; expected reverse mode, torch.autograd.grad")
 
 
-class _Derivative(_ReverseModeFunction):
+class _DifferentiableOperator(_ReverseModeFunction):
     """X_fwd, X_bwd or X_bwd2. Each is the derivative of the previous one; X_bwd2 has no derivative."""
 
     @staticmethod
@@ -66,19 +66,19 @@ class _Derivative(_ReverseModeFunction):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
-        arguments = {n: view_array(t) for n, t in zip(_list_arguments(spec, order), tensors, strict=True)}
+        arguments = {n: view_array(t) for n, t in zip(_list_array_names(spec, order), tensors, strict=True)}
         fields = ARRAYS[name](**arguments, **keywords, **({"wrt": wanted} if order else {}))
         if order:
-            return tuple(_to_tensor(getattr(fields, n)) for n in _list_arguments(spec, order - 1))
-        results = [_to_tensor(fields)] if OPERATORS[name].single else [_to_tensor(array) for array in fields]
+            return tuple(_to_tensor(getattr(fields, n)) for n in _list_array_names(spec, order - 1))
+        results = [_to_tensor(fields)] if OPERATORS[name].returns_array else [_to_tensor(array) for array in fields]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
         ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # outputs are never None
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
-        return results[0] if OPERATORS[name].single else tuple(results)
+        return results[0] if OPERATORS[name].returns_array else tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        spec, order, names = ctx.spec, ctx.order, _list_arguments(ctx.spec, ctx.order)
+        spec, order, names = ctx.spec, ctx.order, _list_array_names(ctx.spec, ctx.order)
         if order == 2:
             raise RuntimeError(
                 f"{spec.name}_bwd2: a third derivative was requested; expected at most two derivatives of {spec.name}"
@@ -92,41 +92,43 @@ class _Derivative(_ReverseModeFunction):
             device = ctx.saved_tensors[0].device
             pairs = zip(cotangents, ctx.outputs, strict=True)
             cotangents = tuple(torch.zeros_like(like, device=device) if t is None else t for t, like in pairs)
-        keywords = {n: value for n, value in ctx.keywords.items() if n not in spec.requests}
-        gradients = _Derivative.apply(spec, order + 1, keywords, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        keywords = {n: value for n, value in ctx.keywords.items() if n not in spec.request_names}
+        gradients = _DifferentiableOperator.apply(spec, order + 1, keywords, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return (None, None, None, None, *gradients)
 
 
 def _to_tensor(array: Any) -> Tensor | None:
-    return None if array is None else tensor_from(array)
+    return None if array is None else view_array_as_tensor(array)
 
 
-def _list_arguments(spec: Definition, order: int) -> tuple[str, ...]:
+def _list_array_names(spec: Definition, order: int) -> tuple[str, ...]:
     """Return the names of the array arguments of an order, in the table's order, inputs last."""
     inputs, gradients = [a.name for a in spec.inputs], [f"grad_{a.name}" for a in spec.outputs]
     return (*[f"gg_{n}" for n in inputs if order == 2], *[n for n in gradients if order], *inputs)
 
 
-def _make_function(spec: Definition) -> Callable[..., Any]:
+def _make_tensor_function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
     signature = distributed_signature(op)
 
-    def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
+    def compute_on_ranks(
+        *args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any
+    ) -> Any:
         values = bind_arguments(op, args, kwargs, signature)
         inputs = [values.pop(a.name) for a in spec.inputs]
         for a, tensor in zip(spec.inputs, inputs, strict=True):
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        keywords = {**values, "backend": backend, **({} if op.graph else {"partition": partition})}
-        results = _Derivative.apply(spec, 0, keywords, (), *inputs)  # type: ignore[no-untyped-call]
-        return results if op.single else result_type(op.name)(*results)
+        keywords = {**values, "backend": backend, **({} if op.graph_kind else {"partition": partition})}
+        results = _DifferentiableOperator.apply(spec, 0, keywords, (), *inputs)  # type: ignore[no-untyped-call]
+        return results if op.returns_array else result_type(op.name)(*results)
 
     doc = f"{spec.summary} Like `trigraph.distributed.{op.name}`, but for tensors, and twice differentiable."
-    publish(call, "trigraph.distributed.torch", spec.name, signature, doc)
-    return call
+    set_function_metadata(compute_on_ranks, "trigraph.distributed.torch", spec.name, signature, doc)
+    return compute_on_ranks
 
 
-FUNCTIONS = {spec.name: _make_function(spec) for spec in DEFINITIONS}
+FUNCTIONS = {spec.name: _make_tensor_function(spec) for spec in DEFINITIONS}
 globals().update(FUNCTIONS)
 
 
@@ -166,21 +168,21 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]  # type: ignore[no-untyped-call]
 
 
-class _Total(_ReverseModeFunction):
-    """Sum over the rows of all ranks; its derivative is `_Spread`."""
+class _SumOverRanks(_ReverseModeFunction):
+    """Sum over the rows of all ranks; its derivative is `_RepeatForRows`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:
         ctx.rows, ctx.number = rows, len(x)
-        return _add_rows(x, rows)
+        return _sum_rows_of_ranks(x, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Spread.apply(grad, ctx.rows, ctx.number), None  # type: ignore[no-untyped-call]
+        return _RepeatForRows.apply(grad, ctx.rows, ctx.number), None  # type: ignore[no-untyped-call]
 
 
-class _Spread(_ReverseModeFunction):
-    """Repetition of a value, equal on all ranks, for each row; its derivative is `_Total`."""
+class _RepeatForRows(_ReverseModeFunction):
+    """Repetition of a value, equal on all ranks, for each row; its derivative is `_SumOverRanks`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition, number: int) -> Tensor:
@@ -189,21 +191,21 @@ class _Spread(_ReverseModeFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Total.apply(grad, ctx.rows), None, None  # type: ignore[no-untyped-call]
+        return _SumOverRanks.apply(grad, ctx.rows), None, None  # type: ignore[no-untyped-call]
 
 
-def _add_rows(x: Tensor, rows: Partition) -> Tensor:
+def _sum_rows_of_ranks(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
         raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition from Partition.rows")
     with require_agreement(rows.comm, ("total", "total"), rows.name) as facts:
-        if not isinstance(rows.kind, RowTable):
+        if not isinstance(rows.kind, RowTableFormat):
             raise TypeError("total: rows is a Partition of a graph; expected a Partition from Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
             raise ValueError(f"total: x is {shown}; expected float32 or float64 and the {own} rows that the rank owns")
         facts.append(("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}"))
-    chunks = rows.chunks
+    chunks = rows.sum_chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
     exchanged_rows = chunks.halos["num_edges"].start(view_array(x)).wait()
@@ -212,7 +214,7 @@ def _add_rows(x: Tensor, rows: Partition) -> Tensor:
     parts = (
         (xp.asarray((exchanged_rows if at is None else exchanged_rows[xp.asarray(at)]).sum(axis=0)),) for at in places
     )
-    (sums,) = tree_sum(rows.comm, add_tree(parts, chunks.first), chunks.number)
+    (sums,) = sum_all_chunks(rows.comm, add_local_subtrees(parts, chunks.first), chunks.number)
     return torch.from_numpy(sums).to(x.device)
 
 
@@ -225,7 +227,7 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     rows : Partition
         Partition of the rows of `x`, from `Partition.rows`.
     """
-    return _Total.apply(x, rows)  # type: ignore[no-untyped-call]
+    return _SumOverRanks.apply(x, rows)  # type: ignore[no-untyped-call]
 
 
 def __dir__() -> list[str]:

@@ -7,10 +7,18 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.arrays import LIBRARIES, find_device, get_array_module, import_cupy, is_tensor, name_library, wait_for
+from trigraph.arrays import (
+    LIBRARIES,
+    find_device,
+    get_array_module,
+    import_cupy,
+    is_tensor,
+    name_library,
+    wait_until_written,
+)
 from trigraph.table.constants import PART_SIZE
 
-G = TypeVar("G", bound="Immutable")
+G = TypeVar("G", bound="ImmutableGraph")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -25,8 +33,10 @@ def enter_device(*values: Any) -> contextlib.AbstractContextManager[Any]:
         if name_library(value) == "cupy":
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
-            context = LIBRARIES["torch"]().on_device(value)
-        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no `kind` yet
+            context = LIBRARIES["torch"]().share_device_with_cupy(value)
+        elif (
+            isinstance(value, ImmutableGraph) and getattr(value, "kind", "") == "cupy"
+        ):  # a new object has no `kind` yet
             import cupy
 
             context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
@@ -36,15 +46,15 @@ def enter_device(*values: Any) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-def on_device(function: Callable[P, R]) -> Callable[P, R]:
+def on_argument_device(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function run on the device of its arguments instead of the current device; see `enter_device`."""
 
     @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run_on_argument_device(*args: P.args, **kwargs: P.kwargs) -> R:
         with enter_device(*args, *kwargs.values()):
             return function(*args, **kwargs)
 
-    return run
+    return run_on_argument_device
 
 
 class LongRows(NamedTuple):
@@ -92,7 +102,7 @@ def coarsen_attribute(name: str, number: int) -> int:
 GRAPH_HOOKS: list[Callable[[Any], object]] = []
 
 
-class Immutable:
+class ImmutableGraph:
     """Base class of graph objects. ``_set`` sets the attributes once; copying returns the object itself."""
 
     __slots__ = ("__weakref__", "_built", "device", "kind")
@@ -108,13 +118,13 @@ class Immutable:
         """Return the attributes that every graph object has; `array` is one of its arrays."""
         return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
-    def _set(self, **attributes: Any) -> None:
+    def _set_once(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ was called again, but other code may use the arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():
             if name_library(value):
-                wait_for(value)
+                wait_until_written(value)
                 break
         for view in GRAPH_HOOKS:
             view(self)
@@ -126,7 +136,7 @@ class Immutable:
             with self._enter_allocation_device():
                 offsets = getattr(self if hasattr(self, name) else cast("Any", self).prepare(), name)
                 rows = find_long_rows(offsets)
-                wait_for(offsets)
+                wait_until_written(offsets)
             self._built.setdefault(key, rows)
         return self._built[key]
 
@@ -155,7 +165,7 @@ def to_device(value: Any) -> Any:
     """Return an argument (an array, a graph or segments) with NumPy arrays replaced by CuPy arrays."""
     if isinstance(value, np.ndarray):
         return import_cupy().asarray(value)
-    if isinstance(value, Immutable):
+    if isinstance(value, ImmutableGraph):
         # Rebuild the object from its arrays, as pickle does.
         make, arguments = cast("tuple[Any, ...]", value.__reduce__())
         return make(*(to_device(a) for a in arguments))

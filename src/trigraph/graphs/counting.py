@@ -30,7 +30,7 @@ _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_s
 )
 
 
-class Order(NamedTuple):
+class KeyOrder(NamedTuple):
     """Positions in a stable order by key; key k has the positions ``positions[offsets[k]:offsets[k+1]]``.
 
     `most` is the largest number of positions of a key. `is_sorted` says whether the keys never decrease.
@@ -43,19 +43,19 @@ class Order(NamedTuple):
 
 
 @cache  # caching is safe, because the installed library does not change
-def _find_function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
+def _find_library_function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
     """Return a function of libtrigraph for indices of type `dtype`."""
     function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_{name}_i{8 * dtype.itemsize}"]
     function.argtypes = [ctypes.c_int] * integers + [ctypes.c_void_p] * (arrays + 1)
     return function
 
 
-def counts_fit(*numbers: int) -> bool:
+def counts_fit_c_int(*numbers: int) -> bool:
     """Return whether all numbers fit into a C int, the type of sizes in libtrigraph."""
     return max(numbers) <= LARGEST_C_INT
 
 
-def fill_arrays(
+def fill_arrays_by_library(
     name: str, integers: Sequence[int], given: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[int, list[int], list[np.ndarray]]:
     """Call a function of libtrigraph; return its status, three integer results and the read-only arrays that it wrote.
@@ -75,7 +75,7 @@ def fill_arrays(
     arrays = [np.ndarray(n, dtype, memory, start) for n, start in zip(lengths, starts, strict=True)]
     first, integer_results = arrays[0].ctypes.data, (ctypes.c_int * 3)()
     inputs = [None if a is None else a.ctypes.data for a in given]
-    function = _find_function(name, dtype, len(integers) + 1, len(given) + len(lengths))
+    function = _find_library_function(name, dtype, len(integers) + 1, len(given) + len(lengths))
     num_threads = 1 if max(integers) < MIN_PARALLEL_SIZE else LIBRARIES["num_threads"]()
     status = function(num_threads, *integers, *inputs, *[first + start for start in starts], integer_results)
     if status == NO_MEMORY:
@@ -83,7 +83,7 @@ def fill_arrays(
     return status, integer_results[:], arrays
 
 
-def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> Order:
+def sort_positions_by_key(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> KeyOrder:
     """Check that keys are in 0..num_keys-1 and sort positions by key, in linear time on the host.
 
     Error messages use `caller`, `name` and `bound_name`. No other code may write to `keys`.
@@ -91,34 +91,36 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     xp, dtype = get_array_module(keys), keys.dtype
     if xp is np:
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # memory for the offsets and their copy
-        if counts_fit(keys.size, num_keys):
+        if counts_fit_c_int(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
-            status, facts, (offsets, positions, _) = fill_arrays("sort", sizes, (keys, None), lengths)
+            status, facts, (offsets, positions, _) = fill_arrays_by_library("sort", sizes, (keys, None), lengths)
             if status == WRONG_INDEX:
                 check_range(caller, name, keys, num_keys, bound_name)
             assert status == 0
-            return Order(offsets, positions, facts[1], bool(facts[2]))
+            return KeyOrder(offsets, positions, facts[1], bool(facts[2]))
     check_range(caller, name, keys, num_keys, bound_name)
     rises = is_ascending(keys)
     counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
     offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
     positions = xp.arange(keys.size, dtype=dtype) if rises else xp.argsort(keys, kind="stable").astype(dtype)
-    return Order(copy_read_only(offsets), copy_read_only(positions), int(counts.max()) if num_keys else 0, rises)
+    return KeyOrder(copy_read_only(offsets), copy_read_only(positions), int(counts.max()) if num_keys else 0, rises)
 
 
-def order_by_destination(
+def sort_edges_by_destination(
     src: np.ndarray, dst: np.ndarray, num_src: int, num_dst: int, loops: int = -1
-) -> tuple[Order, np.ndarray]:
+) -> tuple[KeyOrder, np.ndarray]:
     """Check the nodes of edges on the host, and return the order by destination and the source of each edge.
 
     If `loops` >= 0, self-loops are removed first, and a self-loop is added to each of the first `loops` nodes.
     """
     check_memory("CSC", "num_dst_nodes", num_dst, 2 * dst.dtype.itemsize)
     most, sizes = dst.size + max(loops, 0), (dst.size, num_dst, num_src, loops)
-    status, (total, degree, rises), arrays = fill_arrays("sort", sizes, (dst, src), (num_dst + 1, most, most))
+    status, (total, degree, rises), arrays = fill_arrays_by_library(
+        "sort", sizes, (dst, src), (num_dst + 1, most, most)
+    )
     if status == WRONG_INDEX:
         check_range("CSC", "src", src, num_src, "num_src_nodes")
         check_range("CSC", "dst", dst, num_dst, "num_dst_nodes")
     assert status == 0
     offsets, edges, indices = arrays
-    return Order(offsets, edges[:total], degree, bool(rises)), indices[:total]
+    return KeyOrder(offsets, edges[:total], degree, bool(rises)), indices[:total]

@@ -10,20 +10,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.arrays import (
-    as_array,
     check_memory,
     check_range,
+    copy_index_array,
     copy_read_only,
+    describe_type,
     get_array_module,
-    index_array,
-    most,
+    largest_index_count,
     name_library,
     require_count,
-    type_label,
-    wait_for,
+    view_tensor_memory,
+    wait_until_written,
 )
-from trigraph.graphs.base import GRAPH_HOOKS, Immutable, on_device
-from trigraph.graphs.counting import counts_fit, fill_arrays, order_by, order_by_destination
+from trigraph.graphs.base import GRAPH_HOOKS, ImmutableGraph, on_argument_device
+from trigraph.graphs.counting import (
+    counts_fit_c_int,
+    fill_arrays_by_library,
+    sort_edges_by_destination,
+    sort_positions_by_key,
+)
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
@@ -53,22 +58,26 @@ def count_nodes(name: str, values: Any) -> int:
     """Return the largest value + 1; raise ValueError if it exceeds the limit for the dtype."""
     if values.size == 0:
         return 0
-    number, largest = int(values.max()) + 1, most(values.dtype)
+    number, largest = int(values.max()) + 1, largest_index_count(values.dtype)
     if number > largest:
         at = int(values.argmax())
         raise ValueError(f"CSC: {name}[{at}] is {int(values[at])}; expected less than {largest}")
     return max(number, 0)
 
 
-def _check_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
+def _check_and_count_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
     """Return the checked `edge_ids`, one per entry of `ends` (`name` in messages), or None, and the number of rows."""
-    rows = None if num_edges is None else require_count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
+    rows = (
+        None
+        if num_edges is None
+        else require_count("CSC", "num_edges", num_edges, maximum=largest_index_count(ends.dtype))
+    )
     if edge_ids is None:
         rows = ends.size if rows is None else rows
         if rows < ends.size:
             raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
         return None, int(rows)
-    edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
+    edge_ids = copy_index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
     rows = count_nodes("edge_ids", edge_ids) if rows is None else rows
@@ -76,7 +85,7 @@ def _check_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tup
     return edge_ids, rows
 
 
-class CSC(Immutable):
+class CSC(ImmutableGraph):
     """Directed bipartite graph whose in-edges are stored by destination (compressed sparse columns).
 
     The in-edges of destination `i` are the positions ``offsets[i]:offsets[i+1]``; their sources are ``indices[...]``.
@@ -127,7 +136,7 @@ class CSC(Immutable):
     num_edges: int
     max_in_degree: int
 
-    @on_device
+    @on_argument_device
     def __init__(
         self,
         offsets: Any,
@@ -136,8 +145,8 @@ class CSC(Immutable):
         edge_ids: Any = None,
         num_edges: int | None = None,
     ) -> None:
-        offsets = index_array("CSC", "offsets", offsets)
-        indices = index_array("CSC", "indices", indices, offsets)
+        offsets = copy_index_array("CSC", "offsets", offsets)
+        indices = copy_index_array("CSC", "indices", indices, offsets)
         if offsets.size == 0:
             raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
         num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
@@ -156,9 +165,9 @@ class CSC(Immutable):
         if num_src_nodes is None:
             num_src = num_dst
         else:
-            num_src = require_count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
+            num_src = require_count("CSC", "num_src_nodes", num_src_nodes, maximum=largest_index_count(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
-        edge_ids, rows = _check_edge_rows(edge_ids, num_edges, indices, "indices")
+        edge_ids, rows = _check_and_count_edge_rows(edge_ids, num_edges, indices, "indices")
         in_order = edge_ids is None
         if in_order:
             edge_ids = copy_read_only(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
@@ -169,7 +178,7 @@ class CSC(Immutable):
         self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
     ) -> None:
         """Set every attribute from checked values; no other code may write to the arrays."""
-        self._set(
+        self._set_once(
             offsets=offsets,
             indices=indices,
             edge_ids=edge_ids,
@@ -205,7 +214,7 @@ class CSC(Immutable):
         reverse: ReverseCSC | None = self._built.get("reverse")
         if reverse is None:
             with self._enter_allocation_device():
-                reverse = self._built.setdefault("reverse", self._build_reverse())
+                reverse = self._built.setdefault("reverse", self._build_reverse_orders())
             if self.kind == "cupy":  # built now, so that CUDA graphs can capture later calls
                 self.long_rows("offsets")
                 self.long_rows("src_offsets")
@@ -215,17 +224,17 @@ class CSC(Immutable):
                 view(self)
         return reverse
 
-    def _build_reverse(self) -> ReverseCSC:
+    def _build_reverse_orders(self) -> ReverseCSC:
         xp, dtype = get_array_module(self.offsets), self.offsets.dtype
         if xp is np:
             check_memory("CSC", "num_src_nodes", self.num_src_nodes, 2 * dtype.itemsize)
             check_memory("CSC", "num_edges", self.num_edges, 2 * dtype.itemsize)
             sizes = self.num_src_nodes, self.num_dst_nodes, self.num_positions, self.num_edges
-            if counts_fit(*sizes):
+            if counts_fit_c_int(*sizes):
                 ids = None if self.edges_in_order else self.edge_ids
                 n, given = self.num_positions, (self.offsets, self.indices, ids)
                 lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
-                status, _, arrays = fill_arrays("csc_orders", sizes, given, lengths)
+                status, _, arrays = fill_arrays_by_library("csc_orders", sizes, given, lengths)
                 if status != 0:
                     raise ValueError(
                         "CSC: an index is out of range, or offsets decrease: the graph's tensors were modified"
@@ -233,17 +242,19 @@ class CSC(Immutable):
                 return ReverseCSC._make([*arrays[:4], self.edge_ids if ids is None else arrays[4]])
         positions = xp.arange(self.num_positions, dtype=dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
-        by_src = order_by("CSC", "indices", self.indices, "num_src_nodes", self.num_src_nodes)
+        by_src = sort_positions_by_key("CSC", "indices", self.indices, "num_src_nodes", self.num_src_nodes)
         if self.edges_in_order:
             row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=dtype), self.edge_ids
             row_offsets[self.num_positions :] = self.num_positions
         else:
-            row_offsets, row_positions, *_ = order_by("CSC", "edge_ids", self.edge_ids, "num_edges", self.num_edges)
+            row_offsets, row_positions, *_ = sort_positions_by_key(
+                "CSC", "edge_ids", self.edge_ids, "num_edges", self.num_edges
+            )
         reverse = ReverseCSC(copy_read_only(destinations), *by_src[:2], copy_read_only(row_offsets), row_positions)
-        wait_for(self.offsets)
+        wait_until_written(self.offsets)
         return reverse
 
-    @on_device
+    @on_argument_device
     def renumbered(self) -> "tuple[CSC, Any]":
         """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
@@ -287,7 +298,7 @@ class CSC(Immutable):
         return CSC.from_coo(src, dst, number, number, edge_ids, self.num_edges), order
 
     @classmethod
-    @on_device
+    @on_argument_device
     def from_coo(
         cls,
         src: Any,
@@ -313,41 +324,41 @@ class CSC(Immutable):
         CSC
             Edge arrays keep the caller's order; `edge_ids` of the graph holds the permutation.
         """
-        src = index_array("CSC", "src", src)
-        dst = index_array("CSC", "dst", dst, src, "src")
+        src = copy_index_array("CSC", "src", src)
+        dst = copy_index_array("CSC", "dst", dst, src, "src")
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        edge_ids, rows = _check_edge_rows(edge_ids, num_edges, src, "src")
+        edge_ids, rows = _check_and_count_edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
-            None if value is None else require_count("CSC", name, value, maximum=most(src.dtype))
+            None if value is None else require_count("CSC", name, value, maximum=largest_index_count(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
         largest = max(count_nodes("src", src), count_nodes("dst", dst)) if None in numbers else 0
         n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
-        if name_library(src) == "numpy" and counts_fit(src.size, n_src, n_dst):
-            return cls._from_nodes(src, dst, n_src, n_dst, edge_ids, rows)
+        if name_library(src) == "numpy" and counts_fit_c_int(src.size, n_src, n_dst):
+            return cls._build_on_host(src, dst, n_src, n_dst, edge_ids, rows)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
-        offsets, order, _, rises = order_by("CSC", "dst", dst, "num_dst_nodes", n_dst)
+        offsets, order, _, rises = sort_positions_by_key("CSC", "dst", dst, "num_dst_nodes", n_dst)
         if edge_ids is None:
             return cls(offsets, src, n_src, None, rows) if rises else cls(offsets, src[order], n_src, order, rows)
         return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod
-    def _from_nodes(
+    def _build_on_host(
         cls, src: Any, dst: Any, num_src: int, num_dst: int, edge_ids: Any = None, rows: int = -1, loops: int = -1
     ) -> "CSC":
-        """Check the nodes and build a graph from read-only arrays whose sizes `counts_fit`.
+        """Check the nodes and build a graph from read-only arrays whose sizes `counts_fit_c_int`.
 
-        See `order_by_destination` for `loops`. ``rows=-1`` means one row for each edge.
+        See `sort_edges_by_destination` for `loops`. ``rows=-1`` means one row for each edge.
         """
-        (offsets, edges, degree, rises), indices = order_by_destination(src, dst, num_src, num_dst, loops)
+        (offsets, edges, degree, rises), indices = sort_edges_by_destination(src, dst, num_src, num_dst, loops)
         graph, in_order = cls.__new__(cls), edge_ids is None and rises
         ids = edges if edge_ids is None else copy_read_only(edge_ids[edges])
         graph._set_attributes(offsets, indices, ids, in_order, num_src, edges.size if rows < 0 else rows, degree)
         return graph
 
     @classmethod
-    @on_device
+    @on_argument_device
     def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> "CSC":
         """Build a graph from PyTorch Geometric's ``edge_index``, with sources in row 0 and destinations in row 1.
 
@@ -357,11 +368,10 @@ class CSC(Immutable):
         num_nodes : int, optional
             Default: 1 + the largest index.
         """
-        edge_index = as_array(edge_index, "CSC: edge_index")
+        edge_index = view_tensor_memory(edge_index, "CSC: edge_index")
         if name_library(edge_index) is None:
-            raise TypeError(
-                f"CSC: edge_index is {type_label(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
-            )
+            got = describe_type(edge_index)
+            raise TypeError(f"CSC: edge_index is {got}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor")
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")
         return cls.from_coo(edge_index[0], edge_index[1], num_nodes, num_nodes)

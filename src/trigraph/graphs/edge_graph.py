@@ -11,21 +11,21 @@ import numpy as np
 
 from trigraph.arrays import (
     INDEX_DTYPES,
-    as_array,
     check_range,
     convert_like,
+    copy_index_array,
     copy_read_only,
-    dtype_name,
+    describe_dtype,
     find_device,
     get_array_module,
-    index_array,
-    most,
+    largest_index_count,
     name_library,
     require_count,
+    view_tensor_memory,
 )
-from trigraph.graphs.base import Immutable, on_device
-from trigraph.graphs.counting import counts_fit, fill_arrays, order_by
-from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
+from trigraph.graphs.base import ImmutableGraph, on_argument_device
+from trigraph.graphs.counting import counts_fit_c_int, fill_arrays_by_library, sort_positions_by_key
+from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, find_neighbor_pairs
 from trigraph.graphs.reverse import find_reverse_positions
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
@@ -71,7 +71,7 @@ class NeighborEdges(NamedTuple):
     shifts: Any
 
 
-class EdgeGraph(Immutable):
+class EdgeGraph(ImmutableGraph):
     """Directed edges sorted by source, with their order by destination and the edges left out by exclusion rules.
 
     The vector of edge e is ``pos[src[e]] - pos[dst[e]] + offset[e]``; a periodic offset is a lattice vector.
@@ -144,19 +144,19 @@ class EdgeGraph(Immutable):
     _edge_start: Any
     _edge_stop: Any
 
-    @on_device
+    @on_argument_device
     def __init__(self, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> None:
-        src, dst, num_nodes = _check_ends(src, dst, num_nodes)
-        _check_sorted(src)
-        shifts, vec = _check_geometry(src, dst, shifts, vec)
-        self._build(src, dst, num_nodes, shifts, vec, None)
+        src, dst, num_nodes = _copy_checked_ends(src, dst, num_nodes)
+        _check_sorted_by_source(src)
+        shifts, vec = _view_checked_geometry(src, dst, shifts, vec)
+        self._set_from_edges(src, dst, num_nodes, shifts, vec, None)
 
-    def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
+    def _set_from_edges(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
         """Set every attribute; reverse edges follow from whichever of `shifts`, `vec`, `reverse_edge` is given."""
         xp, dtype = get_array_module(src), src.dtype
         # src is sorted, so the order by source is the order of the edges.
-        src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
-        dst_offsets, by_dst, in_degree, _ = order_by("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
+        src_offsets, _, out_degree, _ = sort_positions_by_key("EdgeGraph", "src", src, "num_nodes", num_nodes)
+        dst_offsets, by_dst, in_degree, _ = sort_positions_by_key("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
         has_no_geometry = shifts is None and vec is None
         needs_reverse = reverse_edge is None and (has_no_geometry or shifts is not None)
         start, stop, max_parallel, found = _find_opposite_edges(
@@ -177,7 +177,7 @@ class EdgeGraph(Immutable):
             edge_start = copy_read_only(xp.where(has_reverse, position, start).astype(dtype))
             edge_stop = copy_read_only((edge_start + has_reverse).astype(dtype))
             reverse_edge = copy_read_only(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
-        self._set(
+        self._set_once(
             src=src,
             dst=dst,
             src_offsets=copy_read_only(src_offsets),  # a copy, so that the order's memory is freed
@@ -197,7 +197,7 @@ class EdgeGraph(Immutable):
         )
 
     @classmethod
-    @on_device
+    @on_argument_device
     def sorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
         """Build a graph from edges in any order.
 
@@ -217,9 +217,9 @@ class EdgeGraph(Immutable):
             As for `EdgeGraph`. If an edge has two reverses, the message gives their numbers in the sorted order.
         """
         like = src
-        src, dst, num_nodes = _check_ends(src, dst, num_nodes)
-        shifts, vec = _check_geometry(src, dst, shifts, vec)
-        permutation = order_by(
+        src, dst, num_nodes = _copy_checked_ends(src, dst, num_nodes)
+        shifts, vec = _view_checked_geometry(src, dst, shifts, vec)
+        permutation = sort_positions_by_key(
             "EdgeGraph", "src", src, "num_nodes", num_nodes
         ).positions.copy()  # a copy for the caller
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
@@ -255,9 +255,9 @@ class EdgeGraph(Immutable):
             coincide, or an atom is more than 2^18 cells (float64) or 2896 cells (float32) from the origin, where the
             position has too few digits.
         """
-        like, positions = positions, as_array(positions, "EdgeGraph: positions")
-        cell, pbc = as_array(cell, "EdgeGraph: cell"), as_array(pbc, "EdgeGraph: pbc")
-        src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
+        like, positions = positions, view_tensor_memory(positions, "EdgeGraph: positions")
+        cell, pbc = view_tensor_memory(cell, "EdgeGraph: cell"), view_tensor_memory(pbc, "EdgeGraph: pbc")
+        src, dst, shifts, offset = find_neighbor_pairs(positions, cutoff, cell, pbc)
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
         return NeighborEdges(graph, *(convert_like(a, like) for a in (vec, offset, shifts)))
@@ -312,7 +312,7 @@ class EdgeGraph(Immutable):
             return LeftOut(self._edge_start, self._edge_stop)
         raise ValueError(f"{operator}: exclude is {exclude!r}; expected 'node', 'edge' or None")
 
-    @on_device
+    @on_argument_device
     def require_reverse(self, operator: str) -> None:
         """Raise ValueError if the reverse of an edge is ambiguous."""
         if self.reverse_edge is not None:
@@ -331,14 +331,14 @@ class EdgeGraph(Immutable):
             "the reverse of an edge"
         )
 
-    @on_device
+    @on_argument_device
     def num_triplets(self, exclude: str | None = "node") -> int:
         """Return the number of terms in the sums of all edges."""
         start, stop = self.left_out(exclude)
         in_degree = self.dst_offsets[1:] - self.dst_offsets[:-1]
         return int(in_degree[self.src].sum()) - int((stop - start).sum())
 
-    @on_device
+    @on_argument_device
     def triplets(self, exclude: str | None = "node") -> Triplets:
         """Return the pairs of edges that are terms of the sums.
 
@@ -374,22 +374,22 @@ class EdgeGraph(Immutable):
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
 
 
-@on_device
+@on_argument_device
 def build_with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
     """Build a graph with known reverse edges, for unpickling or for a subgraph, and check everything."""
-    src, dst, num_nodes = _check_ends(src, dst, num_nodes)
-    _check_sorted(src)
+    src, dst, num_nodes = _copy_checked_ends(src, dst, num_nodes)
+    _check_sorted_by_source(src)
     if reverse_edge is not None:
-        reverse_edge = _check_reverse(src, dst, reverse_edge)
+        reverse_edge = _copy_checked_reverse(src, dst, reverse_edge)
     graph = EdgeGraph.__new__(EdgeGraph)
-    graph._build(src, dst, num_nodes, None, None, reverse_edge)
+    graph._set_from_edges(src, dst, num_nodes, None, None, reverse_edge)
     return graph
 
 
-def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
+def _copy_checked_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
     """Return a copy of `reverse_edge`; raise unless each reverse leads back and has the edge as its own reverse."""
     xp = get_array_module(src)
-    reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
+    reverse_edge = copy_index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
         raise ValueError(f"EdgeGraph: reverse_edge has shape {reverse_edge.shape}; expected (num_edges,) = {src.shape}")
     edges, is_paired = xp.arange(src.size), reverse_edge != -1
@@ -402,18 +402,18 @@ def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
     return reverse_edge
 
 
-def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
-    src = index_array("EdgeGraph", "src", src)
-    dst = index_array("EdgeGraph", "dst", dst, src, "src")
+def _copy_checked_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
+    src = copy_index_array("EdgeGraph", "src", src)
+    dst = copy_index_array("EdgeGraph", "dst", dst, src, "src")
     if src.size != dst.size:
         raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
-    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MAX_NODES, most(src.dtype)))
+    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MAX_NODES, largest_index_count(src.dtype)))
     check_range("EdgeGraph", "src", src, number, "num_nodes")
     check_range("EdgeGraph", "dst", dst, number, "num_nodes")
     return src, dst, number
 
 
-def _check_sorted(src: Any) -> None:
+def _check_sorted_by_source(src: Any) -> None:
     decreases = src[1:] < src[:-1]
     if bool(decreases.any()):
         at = int(get_array_module(src).argmax(decreases))
@@ -423,16 +423,16 @@ def _check_sorted(src: Any) -> None:
         )
 
 
-def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
+def _view_checked_triples(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Check an array of three numbers per edge, shape (num_edges, 3)."""
     library, expected = name_library(src), " or ".join(d.name for d in dtypes)
-    value = as_array(value, f"EdgeGraph: {name}")
+    value = view_tensor_memory(value, f"EdgeGraph: {name}")
     if name_library(value) != library:
         type_name = name_library(value)
         type_name = type(value).__name__ if type_name is None else f"{type_name}.ndarray"
         raise TypeError(f"EdgeGraph: {name} is a {type_name}; expected a {library}.ndarray of {expected}")
     if value.dtype not in dtypes or not value.dtype.isnative:
-        raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native {expected}")
+        raise TypeError(f"EdgeGraph: {name} has dtype {describe_dtype(value.dtype)}; expected native {expected}")
     if value.shape != (src.size, 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected (num_edges, 3) = ({src.size}, 3)")
     if find_device(value) != find_device(src):
@@ -440,11 +440,11 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
     return value
 
 
-def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
+def _view_checked_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
     """Check shapes and types, and that no edge has zero length according to `shifts` and `vec`."""
     xp = get_array_module(src)
     if shifts is not None:
-        shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
+        shifts = _view_checked_triples("shifts", shifts, src, INDEX_DTYPES)
         if shifts.size and not (shifts.min() >= -LARGEST_SHIFT and shifts.max() <= LARGEST_SHIFT):
             at = int(xp.argmax(((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)))
             raise ValueError(
@@ -458,7 +458,7 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
                 "expected edges of non-zero length"
             )
     if vec is not None:
-        vec = _check_rows("vec", vec, src, FLOATS)
+        vec = _view_checked_triples("vec", vec, src, FLOATS)
         bad = _are_zero(vec)
         if not xp.isfinite(vec).all() or bool(bad.any()):
             at = int(xp.argmax(bad | ~xp.isfinite(vec).all(axis=1)))
@@ -483,11 +483,11 @@ def _find_opposite_edges(
     several reverses or the search in libtrigraph would take too long.
     """
     n = int(src.size)
-    if name_library(src) == "numpy" and counts_fit(n, num_nodes):
+    if name_library(src) == "numpy" and counts_fit_c_int(n, num_nodes):
         shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
         given = src, dst, shifts, dst_offsets, by_dst
         lengths = [n, n] + [n if needs_reverse else 0] * 3
-        status, (max_parallel, *_), (start, stop, *found) = fill_arrays(
+        status, (max_parallel, *_), (start, stop, *found) = fill_arrays_by_library(
             "edges_back", (num_nodes, n, needs_reverse), given, lengths
         )
         return start, stop, max_parallel, found if status == 0 else []

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import dtype_name, name_library, real_number, show_value
-from trigraph.graphs.counting import order_by
+from trigraph.arrays import describe_dtype, name_library, require_nonnegative_number, show_value
+from trigraph.graphs.counting import sort_positions_by_key
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of an edge into one int64, as three digits of base 2 * LARGEST_SHIFT + 1.
@@ -18,16 +18,16 @@ LARGEST_NUMBER = 2.0**500
 MAX_CUTOFFS = 2**26
 
 
-def neighbors(
+def find_neighbor_pairs(
     positions: Any, cutoff: Any, cell: Any, pbc: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
 
     See ``EdgeGraph.from_positions`` for arguments, shapes and errors. Offsets have the dtype of the positions.
     """
-    _check_matrix("positions", positions, "(num_nodes, 3)")
-    pbc = _check_pbc(pbc)
-    box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
+    _require_matrix("positions", positions, "(num_nodes, 3)")
+    pbc = _require_pbc_flags(pbc)
+    box = np.zeros((3, 3)) if cell is None else _require_matrix("cell", cell, "(3, 3)").astype(np.float64)
     # Non-periodic rows are zeroed, not dropped: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         shown_cell = None if cell is None else box.tolist()
@@ -36,7 +36,7 @@ def neighbors(
             "expected independent vectors in periodic directions"
         )
     most_cells = find_cell_limit(positions.dtype)
-    src, dst, shifts = _find_pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
+    src, dst, shifts = _find_pairs(positions.astype(np.float64), _require_cutoff(cutoff), box, pbc, most_cells)
     return src, dst, shifts, _compute_offset(shifts, box).astype(positions.dtype)
 
 
@@ -47,13 +47,13 @@ def find_neighbors_of_molecules(
 
     `of_atom` holds the index of each atom's structure. Error messages do not name the structure.
     """
-    _check_matrix("positions", positions, "(num_nodes, 3)")
+    _require_matrix("positions", positions, "(num_nodes, 3)")
     box, pbc = np.zeros((3, 3)), np.zeros(3, bool)
-    src, dst, shifts = _find_pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, 0, of_atom)
+    src, dst, shifts = _find_pairs(positions.astype(np.float64), _require_cutoff(cutoff), box, pbc, 0, of_atom)
     return src, dst, shifts, np.zeros(shifts.shape, positions.dtype)
 
 
-def _check_pbc(pbc: Any) -> np.ndarray:
+def _require_pbc_flags(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
         raise TypeError(f"EdgeGraph: pbc is {show_value(pbc)}; expected a bool or three bools")
@@ -62,7 +62,7 @@ def _check_pbc(pbc: Any) -> np.ndarray:
     return np.array(np.broadcast_to(flags, (3,)))
 
 
-def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
+def _require_matrix(name: str, value: Any, expected: str) -> np.ndarray:
     """Check that an array is finite, floating and has three columns; `expected` is the shape for messages."""
     if name_library(value) != "numpy":
         raise TypeError(
@@ -70,7 +70,9 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
             "float64"
         )
     if value.dtype not in FLOATS or not value.dtype.isnative:
-        raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native float32 or float64")
+        raise TypeError(
+            f"EdgeGraph: {name} has dtype {describe_dtype(value.dtype)}; expected native float32 or float64"
+        )
     if value.ndim != 2 or value.shape[1] != 3 or (expected == "(3, 3)" and len(value) != 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected {expected}")
     bad = ~(np.abs(value) <= min(LARGEST_NUMBER, float(np.finfo(value.dtype).max))).all(axis=1)
@@ -82,8 +84,8 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
     return value
 
 
-def _check_cutoff(cutoff: Any) -> float:
-    number = real_number("EdgeGraph", "cutoff", cutoff, positive=True)
+def _require_cutoff(cutoff: Any) -> float:
+    number = require_nonnegative_number("EdgeGraph", "cutoff", cutoff, positive=True)
     if not 1 / LARGEST_NUMBER <= number <= LARGEST_NUMBER:
         bounds = f"2^-500 = {1 / LARGEST_NUMBER:.1e} to 2^500 = {LARGEST_NUMBER:.1e}"
         raise ValueError(f"EdgeGraph: cutoff is {number}; expected a number from {bounds}")
@@ -115,18 +117,18 @@ def _find_pairs(
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _make_search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
     # Search slightly beyond the cutoff, then select by distances that are bitwise equal for an edge and its reverse.
-    reach = _choose_reach(box, 1.000001 * cutoff, len(positions))
+    reach = _choose_bin_width(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _call_neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _compute_offset(shifts, cell), axis=1) < cutoff
     if of_atom is not None:  # rounding of distant positions can bring structures together
         inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
-    order = _sort_pairs(j, i, shifts, len(positions))
+    order = _find_pair_order(j, i, shifts, len(positions))
     return j[order], i[order], shifts[order]
 
 
-def _sort_pairs(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
+def _find_pair_order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
     """Return the order by source, destination and shifts, from stable counting sorts that start with the last key."""
     columns = shifts.T
     lowest, highest = ([int(m) for m in extreme(columns, axis=1, initial=0)] for extreme in (np.min, np.max))
@@ -134,9 +136,9 @@ def _sort_pairs(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: in
     if math.prod(sizes) > max(len(src), 2**16):  # too many cells for a counting sort
         return np.lexsort((*columns[::-1], dst, src))
     cells = np.ravel_multi_index([s - low for s, low in zip(columns, lowest, strict=True)], sizes)
-    order = order_by("EdgeGraph", "shifts", cells, "cells", math.prod(sizes)).positions
+    order = sort_positions_by_key("EdgeGraph", "shifts", cells, "cells", math.prod(sizes)).positions
     for ends in (dst, src):
-        order = order[order_by("EdgeGraph", "positions", ends[order], "num_nodes", number).positions]
+        order = order[sort_positions_by_key("EdgeGraph", "positions", ends[order], "num_nodes", number).positions]
     return order
 
 
@@ -167,7 +169,7 @@ def _make_search_box(
     periodic = box[pbc]
     box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
     coordinates = np.linalg.solve(box.T, positions.T).T
-    _check_distances(positions, coordinates, np.where(pbc, 1.0, cutoff), pbc, most_cells)
+    _check_distances_from_origin(positions, coordinates, np.where(pbc, 1.0, cutoff), pbc, most_cells)
     origin, new_coordinates = np.trunc(coordinates), np.zeros_like(coordinates)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
@@ -178,7 +180,7 @@ def _make_search_box(
     return width[:, None] * box, positions - (origin - new_coordinates) @ box, crossed
 
 
-def _check_distances(
+def _check_distances_from_origin(
     positions: np.ndarray, coordinates: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> None:
     """Raise ValueError if an atom is too many cells (in periodic directions) or cutoffs from the origin.
@@ -199,7 +201,7 @@ def _check_distances(
         )
 
 
-def _choose_reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
+def _choose_bin_width(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     """Return the width of the bins: the cutoff, or more if that would give too many, mostly empty bins.
 
     Neighbour lists store data for each bin and count bins in int32. There are at most max(2^20, num_nodes) bins.

@@ -34,9 +34,9 @@ def find_reverse_positions(
     order = order[xp.argsort(pairs[order], kind="stable")]
     values = odd_key[by_dst[order]]
     if shifts is not None:
-        sorted_position = _reverse_by_shift(values, -odd_key, start, stop, by_dst[order])
+        sorted_position = _find_reverse_by_shift(values, -odd_key, start, stop, by_dst[order])
     else:
-        sorted_position = _reverse_by_vector(values, -odd_key, start, stop, by_dst[order], vec)
+        sorted_position = _find_reverse_by_vector(values, -odd_key, start, stop, by_dst[order], vec)
     return xp.where(sorted_position >= 0, order[sorted_position], -1)
 
 
@@ -63,7 +63,7 @@ def _make_two_reverses_error(edge: int, first: int, second: int) -> ValueError:
     )
 
 
-def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
+def _find_reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
     xp = get_array_module(values)
     sorted_position = _find_lower_bound(values, targets, start, stop)
 
@@ -77,7 +77,7 @@ def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: A
     return xp.where(holds_target(sorted_position), sorted_position, -1)
 
 
-def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
+def _find_reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
     """Return the position of the nearest candidate with |v + v'| <= 64 eps |v|, or -1.
 
     Raise if a candidate is opposite within sqrt(eps) but not within 64 eps. Such a candidate is a reverse edge with too
@@ -86,7 +86,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     xp = get_array_module(values)
     eps = float(np.finfo(vec.dtype).eps)
     v = vec.astype(np.float64)
-    length = _vector_length(v)
+    length = _compute_lengths(v)
     window = math.sqrt(eps) * length
     nearest, sorted_position = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
     cursor = _find_lower_bound(values, targets - window, start, stop)
@@ -98,7 +98,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         candidate = edges[cursor[e]]
         # The longer of the two lengths makes the relation symmetric.
         scale = xp.maximum(length[e], length[candidate])
-        gap = _vector_length(v[e] + v[candidate]) / scale
+        gap = _compute_lengths(v[e] + v[candidate]) / scale
         has_two_reverses = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
         if bool(has_two_reverses.any()):
             at = int(xp.argmax(has_two_reverses))
@@ -118,6 +118,6 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     return xp.where(nearest <= OPPOSITE * eps, sorted_position, -1)
 
 
-def _vector_length(v: Any) -> Any:
+def _compute_lengths(v: Any) -> Any:
     xp = get_array_module(v)
     return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

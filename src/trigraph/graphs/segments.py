@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from trigraph.arrays import index_array, most, require_count
-from trigraph.graphs.base import Immutable, on_device
-from trigraph.graphs.counting import order_by
+from trigraph.arrays import copy_index_array, largest_index_count, require_count
+from trigraph.graphs.base import ImmutableGraph, on_argument_device
+from trigraph.graphs.counting import sort_positions_by_key
 from trigraph.table.constants import PART_SIZE
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
-class Segments(Immutable):
+class Segments(ImmutableGraph):
     """Assignment of members, such as triplets, to segments, such as edges, in any order.
 
     Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order; segments may be empty.
@@ -61,12 +61,14 @@ class Segments(Immutable):
     max_size: int
     is_sorted: bool
 
-    @on_device
+    @on_argument_device
     def __init__(self, index: Any, num_segments: int) -> None:
-        index = index_array("Segments", "index", index)
-        num_segments = require_count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
-        offsets, order, max_size, is_sorted = order_by("Segments", "index", index, "num_segments", num_segments)
-        self._set(
+        index = copy_index_array("Segments", "index", index)
+        num_segments = require_count("Segments", "num_segments", num_segments, maximum=largest_index_count(index.dtype))
+        offsets, order, max_size, is_sorted = sort_positions_by_key(
+            "Segments", "index", index, "num_segments", num_segments
+        )
+        self._set_once(
             index=index,
             offsets=offsets,
             order=order,

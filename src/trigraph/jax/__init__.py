@@ -10,7 +10,7 @@ except ImportError as _error:
     raise ImportError("trigraph.jax needs JAX 0.5 or later, which has jax.ffi: pip install 'trigraph[jax]'") from _error
 
 from trigraph.jax.functions import FUNCTIONS
-from trigraph.jax.graphs import register_graphs as _register
+from trigraph.jax.graphs import register_graph_pytrees as _register
 
 _register()
 globals().update(FUNCTIONS)

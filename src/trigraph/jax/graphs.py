@@ -11,7 +11,7 @@ from trigraph.graphs import GRAPH_TYPES, ReverseCSC, coarsen_attribute
 from trigraph.table import GRAPH_PARTS
 
 
-def as_cpu_array(array: Any, what: str) -> Any:
+def require_jax_cpu_array(array: Any, what: str) -> Any:
     """Return a NumPy or JAX array as a JAX array of the same dtype; return traced arrays unchanged.
 
     Raise TypeError if JAX would convert the dtype. Raise ValueError, naming `what`, if the array is not on a CPU or if
@@ -44,7 +44,9 @@ def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], 
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
     if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
-        as_cpu_array(first, f"{name}: {parts.arrays[0]}")  # also raises if the leaves were cached with 64 bits enabled
+        require_jax_cpu_array(
+            first, f"{name}: {parts.arrays[0]}"
+        )  # also raises if the leaves were cached with 64 bits enabled
     if flat is None:
         if graph.kind not in ("numpy", "jax"):
             raise ValueError(f"{name}: the graph is on {graph.device}; expected a graph of NumPy or JAX arrays")
@@ -54,7 +56,7 @@ def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], 
         under_mesh = hasattr(jax.sharding, "get_abstract_mesh") and not jax.sharding.get_abstract_mesh().empty
         if graph.kind == "numpy":
             with nullcontext() if under_mesh else jax.ensure_compile_time_eval():
-                arrays = [None if a is None else as_cpu_array(a, f"{name}: an array") for a in arrays]
+                arrays = [None if a is None else require_jax_cpu_array(a, f"{name}: an array") for a in arrays]
         sizes = (*parts.lengths, *parts.reverse_lengths)
         exact = {size: getattr(graph, size) for size, _, _ in sizes}
         numbers = {n: coarsen_attribute(n, getattr(graph, n)) for n in parts.numbers if n not in exact}
@@ -74,12 +76,12 @@ def _unflatten_graph(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any
     return graph
 
 
-def rebuild_graph(graph: Any) -> Any:
+def copy_graph_to_jax(graph: Any) -> Any:
     """Return a copy of a graph with JAX arrays."""
     return _unflatten_graph(type(graph), *reversed(_flatten_graph(graph)))
 
 
-def register_graphs() -> None:
+def register_graph_pytrees() -> None:
     """Register the classes of graph objects as pytrees."""
     for cls in GRAPH_TYPES.values():
         jax.tree_util.register_pytree_node(cls, _flatten_graph, partial(_unflatten_graph, cls))

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trigraph.checks import evaluate_shape
 from trigraph.fortran.shims import SHIM_SETS
-from trigraph.fortran.threads import lead_library
+from trigraph.fortran.threads import synchronise_library
 from trigraph.jax.plain import PLAIN
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
 
@@ -34,7 +34,7 @@ SHIMS = SHIM_SETS["fast"]
 TARGET = "trigraph"
 
 
-class Form(NamedTuple):
+class CallSpec(NamedTuple):
     """Static part of a call: definition, order, sizes, attributes, and names of operands and results."""
 
     name: str
@@ -45,12 +45,12 @@ class Form(NamedTuple):
     wanted: tuple[str, ...] = ()
 
     @property
-    def spec(self) -> Definition:
+    def definition(self) -> Definition:
         """Definition of the operator in the table."""
         return SPECS[self.name]
 
     @property
-    def op(self) -> Operator:
+    def table_operator(self) -> Operator:
         """Operator of this order. `SECOND_DERIVATIVE` uses bwd2, which has a field for its result."""
         return OPERATORS[f"{self.name}_{ORDERS[min(self.order, 2)]}"]
 
@@ -63,7 +63,7 @@ type_of = jax.typeof if hasattr(jax, "typeof") else core.get_aval  # JAX before 
 Values = dict[str, Any]
 
 
-def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
+def bind_wanted_fields(form: CallSpec, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
     """Return the wanted fields of a call by name. Cotangents and gradients that `values` lacks are zero."""
     if not wanted:
         return {}
@@ -91,10 +91,10 @@ def _unify_manual_axes(operands: Collection[Any]) -> list[Any]:
     ]
 
 
-def _describe_results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
+def _list_result_shapes(form: CallSpec, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes and dtypes of the wanted fields, given the dtypes of the operands."""
-    fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
-    index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
+    fields, sizes = {f.name: f for f in form.table_operator.fields}, dict(form.sizes)
+    index, real = dtypes[form.names[0]], dtypes[form.definition.inputs[0].name]
     return [
         jax.ShapeDtypeStruct(evaluate_shape(fields[n], sizes), index if fields[n].index else real) for n in form.wanted
     ]
@@ -103,38 +103,38 @@ def _describe_results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDt
 # --- Compilation
 
 
-def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
+def _compute_operator_results(*operands: Any, form: CallSpec) -> Sequence[Any]:
     """Compute a call with the FFI handler or the plain form."""
-    values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.op
-    results = _describe_results(form, {n: v.dtype for n, v in values.items()})
+    values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.table_operator
+    results = _list_result_shapes(form, {n: v.dtype for n, v in values.items()})
     fields = {f.name: f for f in op.fields}
     written = [math.prod(r.shape) for r in results]
-    numbers = [sizes[s] for s in form.spec.symbols]
+    numbers = [sizes[s] for s in form.definition.symbols]
     if not (all(numbers) and all(written)):  # all sums are empty
         return [
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
     if form.order == BWD_TANGENT:
-        rest, own = _split_operands(form, values)
+        rest, own = _split_by_prefix(form, values)
         by_first = _call_order(form, rest, 1, form.wanted, grad=own["along"])
-        by_field = _sum_values(by_first, _call_order(form, rest, 2, form.wanted, gg=own["gg"], grad=own["grad"]))
+        by_field = _sum_by_name(by_first, _call_order(form, rest, 2, form.wanted, gg=own["gg"], grad=own["grad"]))
         return [by_field[n] for n in form.wanted]
     if form.order == SECOND_DERIVATIVE:
         by_field = _compute_second_derivative(form, values)
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
-    first = values[form.spec.inputs[0].name]
-    absent = {n for n in form.spec.optional if not _has_operand(form, n)}
+    first = values[form.definition.inputs[0].name]
+    absent = {n for n in form.definition.optional_names if not _has_optional_input(form, n)}
     for a in op.arguments:
         if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in absent:
             values[a.name] = jnp.zeros(evaluate_shape(a, sizes), first.dtype)
-    names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
+    names = (*SHIMS.list_graph_arrays(op), *(a.name for a in SHIMS.select_arguments(op)))
     integers = [
         *numbers,
-        *(int(n in values or _has_operand(form, n)) for n in SHIMS.presence(op)),
-        *(sizes[n] for n in op.choices),
+        *(int(n in values or _has_optional_input(form, n)) for n in SHIMS.list_optional_arguments(op)),
+        *(sizes[n] for n in op.choice_names),
     ]
     type_suffix = f"_f{8 * first.dtype.itemsize}" + (
-        f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else ""
+        f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph_kind else ""
     )
     wanted = [int(f.name in form.wanted) for f in op.fields]
     attributes = dict(form.attributes)
@@ -143,28 +143,28 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
         *(values[n] for n in names if n in values),
         function=op.name + type_suffix,
         integers=np.array(integers, np.int32),
-        numbers=np.array([attributes[n] for n in op.numbers], np.float64),
+        numbers=np.array([attributes[n] for n in op.real_attribute_names], np.float64),
         given=np.array([n in values for n in names], np.int32),
-        flags=np.array(wanted if op.selective else [], np.int32),
+        flags=np.array(wanted if op.accepts_wrt else [], np.int32),
         wanted=np.array(wanted, np.int32),
     )
     return [ffi_results[order.index(n)] for n in form.wanted]
 
 
-def _has_operand(form: Form, name: str) -> bool:
+def _has_optional_input(form: CallSpec, name: str) -> bool:
     """Return whether an optional input or graph object was given."""
     return bool(dict(form.sizes).get(f"has_{name}"))
 
 
-def _refuse(context: Any, *operands: Any, form: Form) -> Any:
+def _refuse_non_cpu_device(context: Any, *operands: Any, form: CallSpec) -> Any:
     raise NotImplementedError(
-        f"{form.op.name}: called by a program for a device other than a CPU; expected jax.default_device or "
-        "jax.device_put with a CPU device: trigraph.jax does not support GPUs"
+        f"{form.table_operator.name}: called by a program for a device other than a CPU; expected jax.default_device "
+        "or jax.device_put with a CPU device: trigraph.jax does not support GPUs"
     )
 
 
-def _infer_results(*operands: Any, form: Form) -> list[Any]:
-    results = _describe_results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
+def _infer_result_avals(*operands: Any, form: CallSpec) -> list[Any]:
+    results = _list_result_shapes(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
     first = operands[0]
     if not _get_manual_axes(first):
         return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
@@ -175,7 +175,7 @@ def _infer_results(*operands: Any, form: Form) -> list[Any]:
 # --- Derivatives
 
 
-def _split_operands(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
+def _split_by_prefix(form: CallSpec, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
     """Return the operands without a prefix and, for each prefix, its operands under their names without the prefix."""
     prefixes: dict[str, Values] = {"grad": {}, "gg": {}, "along": {}}
     rest = {}
@@ -188,13 +188,13 @@ def _split_operands(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict
     return rest, prefixes
 
 
-def _call_order(form: Form, rest: Values, order: int, wanted: Sequence[str], **groups: Values) -> Values:
+def _call_order(form: CallSpec, rest: Values, order: int, wanted: Sequence[str], **groups: Values) -> Values:
     """Return the wanted fields of an order for the operands in `rest`, and those in `groups` under their prefixes."""
     prefixed = {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
-    return call(form._replace(order=order), rest | prefixed, wanted)
+    return bind_wanted_fields(form._replace(order=order), rest | prefixed, wanted)
 
 
-def _sum_values(*parts: Values) -> Values:
+def _sum_by_name(*parts: Values) -> Values:
     total: Values = {}
     for part in parts:
         for name, value in part.items():
@@ -202,22 +202,22 @@ def _sum_values(*parts: Values) -> Values:
     return total
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tuple[Any, Any]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: CallSpec) -> tuple[Any, Any]:
     results = operator.bind(*primals, form=form)
     values = dict(zip(form.names, primals, strict=True))
     named_tangents = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
-    rest, own = _split_operands(form, values)
-    along, moved = _split_operands(form, named_tangents)
+    rest, own = _split_by_prefix(form, values)
+    along, moved = _split_by_prefix(form, named_tangents)
     # Tangents of fwd's results are ignored, because bwd2 treats these results as functions of the inputs.
-    along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
+    along = {a.name: along[a.name] for a in form.definition.inputs if a.name in along}
     compute, wanted = partial(_call_order, form, rest), form.wanted
     inputs = [n for n in wanted if not n.startswith("grad_")]
     grads = [n for n in wanted if n.startswith("grad_")]
     parts: list[Values] = []
     if form.order == 0:
         if along:
-            given_back = {n: r for n, r in zip(wanted, results, strict=True) if _reuses_results(form, n)}
-            names = [f"grad_{a.name}" for a in form.spec.outputs]
+            given_back = {n: r for n, r in zip(wanted, results, strict=True) if _is_given_back(form, n)}
+            names = [f"grad_{a.name}" for a in form.definition.outputs]
             fields = _call_order(form, rest | given_back, 2, names, gg=along)
             parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
@@ -234,7 +234,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
             parts.append(compute(2, wanted, gg=own["gg"], grad=moved["grad"]))
         if along:
             parts.append(compute(2, wanted, gg=along, grad=own["along"]))
-            parts.append(_compute_tangent(form._replace(order=2), values, along, wanted))
+            parts.append(_compute_plain_tangents(form._replace(order=2), values, along, wanted))
     elif form.order == 2:
         if moved["gg"]:
             parts.append(compute(2, wanted, gg=moved["gg"], grad=own["grad"]))
@@ -242,31 +242,31 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
             parts.append(compute(2, inputs, gg=own["gg"], grad=moved["grad"]))
         if along:
             parts.append(compute(SECOND_DERIVATIVE, grads, gg=own["gg"], along=along))
-            parts.append(_compute_tangent(form, values, along, inputs))
+            parts.append(_compute_plain_tangents(form, values, along, inputs))
     else:
         for direction in ("gg", "along"):
             if moved[direction]:
                 pair = {"gg": own["gg"], "along": own["along"]} | {direction: moved[direction]}
                 parts.append(compute(SECOND_DERIVATIVE, wanted, **pair))
         if along:
-            parts.append(_compute_tangent(form, values, along, wanted))
-    fields = _sum_values(*parts)
+            parts.append(_compute_plain_tangents(form, values, along, wanted))
+    fields = _sum_by_name(*parts)
     zeros = (type_of(r).to_tangent_aval() for r in results)
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
 
-def _reuses_results(form: Form, name: str) -> bool:
+def _is_given_back(form: CallSpec, name: str) -> bool:
     """Return whether bwd takes a result of fwd as an argument."""
-    when = dict(form.spec.given_back_when).get(name)
-    return name in form.spec.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
+    when = dict(form.definition.given_back_when).get(name)
+    return name in form.definition.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, form: CallSpec) -> list[Any]:
     values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
     unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
     cotangents_by_field = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
-    rest, own = _split_operands(form, values)
-    inputs, of_groups = _split_operands(form, cotangents_by_field)
+    rest, own = _split_by_prefix(form, values)
+    inputs, of_groups = _split_by_prefix(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
     compute = partial(_call_order, form, rest)
@@ -290,7 +290,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     elif of_groups["grad"]:  # SECOND is symmetric in its directions
         other = own["gg"] if prefix == "along" else own["along"]
         parts.append(compute(2, targets, gg=other, grad=of_groups["grad"]))
-    fields = _sum_values(*parts)
+    fields = _sum_by_name(*parts)
     wanted = unknown if prefix == "grad" or form.order == BWD_TANGENT else targets
     named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
     return [
@@ -299,75 +299,75 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     ]
 
 
-def _differentiate_plain(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
+def _make_plain_derivative(form: CallSpec, values: Mapping[str, Any]) -> tuple[Any, Values]:
     """Return the derivative of the plain form along the gg operands as a function of the inputs, and these inputs."""
-    rest, operand_groups = _split_operands(form, values)
-    inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
+    rest, operand_groups = _split_by_prefix(form, values)
+    inputs = {a.name: rest[a.name] for a in form.definition.inputs if a.name in rest}
     gg = {n: operand_groups["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
-    def plain(x: Values) -> Any:
+    def compute_plain_outputs(x: Values) -> Any:
         return PLAIN[form.name](rest | x, dict(form.sizes + form.attributes))
 
-    return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
+    return lambda x: jax.jvp(compute_plain_outputs, (x,), (gg,))[1], inputs
 
 
-def _compute_second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
+def _compute_second_derivative(form: CallSpec, values: Mapping[str, Any]) -> Values:
     """Compute D2F[gg, along] of every output with the plain form."""
-    derivative, inputs = _differentiate_plain(form, values)
-    along = _split_operands(form, values)[1]["along"]
+    derivative, inputs = _make_plain_derivative(form, values)
+    along = _split_by_prefix(form, values)[1]["along"]
     directions = {n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
     fields: Values = jax.jvp(derivative, (inputs,), (directions,))[1]
     return fields
 
 
-def _compute_tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
+def _compute_plain_tangents(form: CallSpec, values: Values, along: Values, wanted: Sequence[str]) -> Values:
     """Compute tangents of `SECOND_DERIVATIVE`, or of bwd2's derivatives in inputs, with the plain form."""
     if not wanted:
         return {}
-    inputs = {a.name: values[a.name] for a in form.spec.inputs if a.name in values}
+    inputs = {a.name: values[a.name] for a in form.definition.inputs if a.name in values}
     directions = {n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
-    grads = _split_operands(form, values)[1]["grad"]
+    grads = _split_by_prefix(form, values)[1]["grad"]
 
-    def fields(x: Values) -> Values:
+    def compute_plain_fields(x: Values) -> Values:
         if form.order == SECOND_DERIVATIVE:
             return {f"grad_{n}": y for n, y in _compute_second_derivative(form, values | x).items()}
-        derivative, _ = _differentiate_plain(form, values | x)
+        derivative, _ = _make_plain_derivative(form, values | x)
         outputs, pull = jax.vjp(derivative, x)
         return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in outputs.items()})[0]
 
-    tangents = jax.jvp(fields, (inputs,), (directions,))[1]
+    tangents = jax.jvp(compute_plain_fields, (inputs,), (directions,))[1]
     return {n: tangents[n] for n in wanted}
 
 
-def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -> tuple[Any, Any]:
+def _map_over_batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: CallSpec) -> tuple[Any, Any]:
     """Call the operator for the entries of the batch one after another."""
     batched = [jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes, strict=True) if a is not None]
 
-    def first(entries: Sequence[Any]) -> Any:
+    def bind_batch_entry(entries: Sequence[Any]) -> Any:
         rest = iter(entries)
         return operator.bind(*(x if a is None else next(rest) for x, a in zip(operands, axes, strict=True)), form=form)
 
-    return jax.lax.map(first, batched), [0] * len(form.wanted)
+    return jax.lax.map(bind_batch_entry, batched), [0] * len(form.wanted)
 
 
-def _load_handler() -> None:
+def _register_ffi_handler() -> None:
     """Load and register the handler, which calls the C interface of the fast path."""
     spec = importlib.util.find_spec("trigraph.fortran._xla")
     if spec is None or spec.origin is None:
         raise ImportError(
             "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
         )
-    lead_library()
+    synchronise_library()
     library = ctypes.CDLL(spec.origin)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
 
 
-_load_handler()
+_register_ffi_handler()
 _jitted_bind = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
 operator.def_impl(lambda *operands, form: _jitted_bind(*operands, form=form))
-operator.def_abstract_eval(_infer_results)
+operator.def_abstract_eval(_infer_result_avals)
 ad.primitive_jvps[operator] = _jvp
 ad.primitive_transposes[operator] = _transpose
-batching.primitive_batchers[operator] = _batch
-mlir.register_lowering(operator, _refuse)
-mlir.register_lowering(operator, mlir.lower_fun(_compute_call, multiple_results=True), platform="cpu")
+batching.primitive_batchers[operator] = _map_over_batch
+mlir.register_lowering(operator, _refuse_non_cpu_device)
+mlir.register_lowering(operator, mlir.lower_fun(_compute_operator_results, multiple_results=True), platform="cpu")

@@ -99,12 +99,12 @@ class Attribute:
         return self.default is inspect.Parameter.empty
 
     @lazy
-    def size(self) -> bool:
+    def is_size(self) -> bool:
         """Whether the attribute is a size."""
         return not self.choices and not self.real
 
     @lazy
-    def kinds(self) -> frozenset[type]:
+    def value_types(self) -> frozenset[type]:
         """Types of the attribute's values; `trigraph.X` converts other values to one of these types."""
         return frozenset(type(c) for c in self.choices) or frozenset((float, int) if self.real else (int,))
 
@@ -125,7 +125,7 @@ class Kink:
 
 
 @dataclass(frozen=True)
-class Restriction:
+class Bwd2Restriction:
     """Variant of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
 
     suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
@@ -136,7 +136,7 @@ class Restriction:
 
 
 @dataclass(frozen=True)
-class Example:
+class DocstringExample:
     """Example calls with small numbers, shown in docstrings and run by tests.
 
     Examples of derivatives use the outputs of fwd as output gradients. The second-order example uses the square of the
@@ -163,12 +163,12 @@ class Definition:
     outputs: tuple[Array, ...]
     terms: str  # number of terms of the longest sum in any output or derivative; sets the tolerance
     operations: tuple[str, str, str]  # floating-point operations of fwd, bwd and bwd2; a multiply-add counts as two
-    example: Example
+    example: DocstringExample
     layers: tuple[str, ...] = ()  # classes of `trigraph.torch.nn` that call the operator
     attributes: tuple[Attribute, ...] = ()
     graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
-    restrictions: tuple[Restriction, ...] = ()  # variants of bwd2 with their own names
+    restrictions: tuple[Bwd2Restriction, ...] = ()  # variants of bwd2 with their own names
     auxiliary: tuple[Array, ...] = ()  # additional results of fwd, not differentiable
     # Outputs and auxiliary outputs that bwd accepts as keywords and recomputes when they are None. The Fortran
     # reference always recomputes them.
@@ -184,39 +184,39 @@ class Definition:
     def symbols(self) -> tuple[str, ...]:
         """Names of all sizes: first of the graph, then of the arrays in order of appearance, then of the attributes."""
         symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
-        not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
+        not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional_names}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
                 symbols.update(dict.fromkeys(n for n in sorted(find_names(dim)) if n not in not_sizes))
-        return (*symbols, *(a.name for a in self.attributes if a.size))
+        return (*symbols, *(a.name for a in self.attributes if a.is_size))
 
-    def symbol(self, name: str) -> Symbol:
+    def get_limited_symbol(self, name: str) -> Symbol:
         """Return a size of :data:`SYMBOLS` with the maximum that this operator supports."""
-        return self._limited.get(name) or SYMBOLS[name]
+        return self._limited_symbols.get(name) or SYMBOLS[name]
 
     @lazy
-    def _limited(self) -> dict[str, Symbol]:
+    def _limited_symbols(self) -> dict[str, Symbol]:
         return {name: replace(SYMBOLS[name], maximum=maximum) for name, maximum in self.maxima}
 
     @lazy
-    def requests(self) -> tuple[str, ...]:
+    def request_names(self) -> tuple[str, ...]:
         """Names of the attributes that request auxiliary outputs of fwd; derivatives do not have these attributes."""
         return tuple(a.name for a in self.attributes if a.requests)
 
     @lazy
-    def has_third(self) -> bool:
+    def has_native_bwd3(self) -> bool:
         """Whether the outputs are not polynomial in some input; the fast path then implements bwd3 itself."""
         return any(a.degree is None for a in self.inputs)
 
     @lazy
-    def always_multilinear(self) -> bool:
+    def is_always_multilinear(self) -> bool:
         """Whether the outputs are linear in each input, for all choices."""
         return not self.linear_when and all(a.degree == 1 for a in self.inputs)
 
     def is_multilinear(self, values: Mapping[str, Any]) -> bool:
         """Return whether the outputs are linear in each input, for these attributes."""
         if not self.linear_when:
-            return self.always_multilinear
+            return self.is_always_multilinear
         chosen = {
             a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in find_names(self.linear_when)
         }
@@ -226,9 +226,9 @@ class Definition:
         return bool(evaluate(self.linear_when, choice_indices))
 
     @lazy
-    def optional(self) -> tuple[str, ...]:
+    def optional_names(self) -> tuple[str, ...]:
         """Names of inputs and graph objects that may be None."""
-        graphs = GRAPHS[self.graph].optional if self.graph else ()
+        graphs = GRAPHS[self.graph].optional_names if self.graph else ()
         return (*(a.name for a in self.inputs if a.optional), *graphs)
 
 
@@ -257,7 +257,7 @@ class Operator:
     name: str
     order: int
     definition: Definition
-    restriction: Restriction | None = None
+    restriction: Bwd2Restriction | None = None
 
     @property
     def family(self) -> str:
@@ -270,7 +270,7 @@ class Operator:
         return self.name.removeprefix(f"{self.definition.name}_")
 
     @lazy
-    def graph(self) -> GraphKind | None:
+    def graph_kind(self) -> GraphKind | None:
         """Kind of graph that the operator takes, or None."""
         return GRAPHS[self.definition.graph] if self.definition.graph else None
 
@@ -338,11 +338,11 @@ class Operator:
         fields = (*grads, *inputs)
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
-    def select_present(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
+    def select_present_arguments(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
         """Return the array arguments that are not None."""
         return tuple(a for a in self.arguments if values.get(a.name) is not None)
 
-    def list_returned(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
+    def list_returned_fields(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
         """Return the fields that exist for these inputs and choices; other fields are None."""
         return tuple(
             f
@@ -352,22 +352,22 @@ class Operator:
         )
 
     @lazy
-    def single(self) -> bool:
+    def returns_array(self) -> bool:
         """Whether the operator returns the array itself rather than a NamedTuple."""
         return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
 
     @lazy
-    def selective(self) -> bool:
+    def accepts_wrt(self) -> bool:
         """Whether the caller may request only some fields (`wrt`)."""
-        return self.order > 0 and not self.single
+        return self.order > 0 and not self.returns_array
 
     @lazy
-    def choices(self) -> tuple[str, ...]:
+    def choice_names(self) -> tuple[str, ...]:
         """Names of the attributes that are choices."""
         return tuple(a.name for a in self.attributes if a.choices)
 
     @lazy
-    def numbers(self) -> tuple[str, ...]:
+    def real_attribute_names(self) -> tuple[str, ...]:
         """Names of the attributes that are real numbers."""
         return tuple(a.name for a in self.attributes if a.real)
 
@@ -377,12 +377,12 @@ class Operator:
         return self.restriction.doc if self.restriction else (*self.definition.formulas, FORMULA_OF_THIRD)[self.order]
 
     @lazy
-    def parameters(self) -> tuple[str, ...]:
+    def parameter_names(self) -> tuple[str, ...]:
         """Names of the positional parameters, without `wrt`."""
-        graphs = tuple(a.name for a in self.graph.arguments) if self.graph else ()
+        graphs = tuple(a.name for a in self.graph_kind.arguments) if self.graph_kind else ()
         arrays = tuple(a.name for a in self.arguments if not a.keyword)
         keywords = tuple(a.name for a in self.arguments if a.keyword)
-        requests = self.definition.requests if self.order == 0 else ()
+        requests = self.definition.request_names if self.order == 0 else ()
         attributes = tuple(a.name for a in self.attributes if a.name not in requests)
         return (*arrays, *graphs, *attributes, *keywords, *requests)
 
@@ -393,7 +393,7 @@ class Operator:
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
     @lazy
-    def axes(self) -> tuple[tuple[Argument, tuple[tuple[str, frozenset[str]], ...]], ...]:
+    def argument_axes(self) -> tuple[tuple[Argument, tuple[tuple[str, frozenset[str]], ...]], ...]:
         """Array arguments in `binding_order`, each with the expressions of its axes and the symbols in them."""
         return tuple((a, tuple((dim, find_names(dim)) for dim in a.dims)) for a in self.binding_order)
 
@@ -418,22 +418,28 @@ class Operator:
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
         nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional in `trigraph.*` only
         defaults = {n: value for n, value in self.defaults.items() if n not in nullable}
-        return inspect.Signature([inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.names])
+        return inspect.Signature(
+            [inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.signature_names]
+        )
 
     @lazy
-    def names(self) -> tuple[str, ...]:
+    def signature_names(self) -> tuple[str, ...]:
         """Names of the positional parameters; `wrt`, if there is one, is the last."""
-        return (*self.parameters, *(("wrt",) if self.selective else ()))
+        return (*self.parameter_names, *(("wrt",) if self.accepts_wrt else ()))
 
     @lazy
     def defaults(self) -> dict[str, Any]:
         """Default values of the parameters that a caller of `trigraph.X` may omit."""
-        absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
+        absent = (
+            *(a.name for a in self.arguments if a.nullable),
+            *(self.graph_kind.optional_names if self.graph_kind else ()),
+            "wrt",
+        )
         defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
-        return {n: defaults[n] for n in self.names if n in defaults}
+        return {n: defaults[n] for n in self.signature_names if n in defaults}
 
     @property
-    def operations(self) -> str:
+    def operation_count(self) -> str:
         """Expression for the number of floating-point operations.
 
         A native bwd3 is bwd on numbers with four components (`fortran/fast/jets.inc`); a product takes 9 multiplies.

@@ -36,7 +36,7 @@ class GraphKind:
     direct: tuple[str, ...] = ()  # arrays of `forward` that the fast path does not need
 
     @lazy
-    def optional(self) -> tuple[str, ...]:
+    def optional_names(self) -> tuple[str, ...]:
         """Names of the graph objects that may be None."""
         return tuple(a.name for a in self.arguments if a.optional)
 
@@ -45,37 +45,37 @@ class GraphKind:
         return frozenset(name for name, _ in self.reverse)
 
     @lazy
-    def _split_paths(self) -> dict[str, tuple[tuple[str, str], ...]]:
+    def _paths_by_name(self) -> dict[str, tuple[tuple[str, str], ...]]:
         """The `paths`, split into argument and attribute."""
         return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in paths) for name, paths in self.paths.items()}
 
     def find_sizes(self, values: Mapping[str, Any]) -> dict[str, int]:
         """Return the sizes that the graph objects among `values` fix, by name."""
         if self.paths:
-            return {name: self.find(name, values) for name in self.sizes}
+            return {name: self.find_attribute(name, values) for name in self.sizes}
         graph = values["graph"]
         return {name: getattr(graph, name) for name in self.sizes}
 
-    def find(self, name: str, values: Mapping[str, Any]) -> Any:
+    def find_attribute(self, name: str, values: Mapping[str, Any]) -> Any:
         """Return a size or an array of the graph objects among `values`, or None if the object is absent."""
-        for argument, attribute in self._split_paths.get(name) or (("graph", name),):
+        for argument, attribute in self._paths_by_name.get(name) or (("graph", name),):
             graph = values[argument]
             if graph is not None:
                 prepared = graph.prepare() if name in self._reverse_names else graph
                 return getattr(prepared, attribute)
         return None
 
-    def find_all(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
+    def find_attributes(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
         """Return the results of `find` for several names."""
         if self.paths:
-            return [self.find(name, values) for name in names]
+            return [self.find_attribute(name, values) for name in names]
         graph, reverse = values["graph"], self._reverse_names
         prepared = graph if reverse.isdisjoint(names) else graph.prepare()
         return [getattr(prepared if name in reverse else graph, name) for name in names]
 
 
 @dataclass(frozen=True)
-class GraphAttributes:
+class GraphAttributeNames:
     """Names of the attributes that make up a graph object of one class."""
 
     arrays: tuple[str, ...]  # arrays that every operator call needs
@@ -169,8 +169,8 @@ GRAPHS: dict[str, GraphKind] = {
 GRAPHS["triplets or none"] = replace(
     GRAPHS["triplets"], arguments=(GraphArgument("triplets", TRIPLETS_DOC, True, "rad_basis"),)
 )
-GRAPH_PARTS: dict[str, GraphAttributes] = {
-    "CSC": GraphAttributes(
+GRAPH_PARTS: dict[str, GraphAttributeNames] = {
+    "CSC": GraphAttributeNames(
         tuple(name for name, _ in CSC_FORWARD),
         frozenset(),
         tuple(name for name, _ in CSC_REVERSE),
@@ -184,7 +184,7 @@ GRAPH_PARTS: dict[str, GraphAttributes] = {
         },
         (("num_src_nodes", "src_offsets", 1), ("num_edges", "row_offsets", 1)),
     ),
-    "EdgeGraph": GraphAttributes(
+    "EdgeGraph": GraphAttributeNames(
         (
             # torch.export writes checks of sizes as text and replaces these names in this order. If "src" came before
             # "src_offsets", it would replace the beginning of the longer name.
@@ -203,7 +203,7 @@ GRAPH_PARTS: dict[str, GraphAttributes] = {
             ),
         },
     ),
-    "Segments": GraphAttributes(
+    "Segments": GraphAttributeNames(
         ("index", "offsets", "order"),
         frozenset(),
         (),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from trigraph.table.grammar import Array, Attribute, Definition, Example, Kink, Operator, Restriction
+from trigraph.table.grammar import Array, Attribute, Bwd2Restriction, Definition, DocstringExample, Kink, Operator
 
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fastest index of the kernel.")
@@ -48,7 +48,7 @@ RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
 SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*num_radial+num_spherical*n_emb))"
 
 
-def _multiply_terms(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
+def _write_operation_counts(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
     """Return expressions for the operation counts of fwd, bwd and bwd2, given the counts per term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
@@ -77,7 +77,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             "2*num_edges*hidden*(3*d+2*f_in*f_out)",
             "2*num_edges*hidden*(8*d+5*f_in*f_out)",
         ),
-        example=Example(
+        example=DocstringExample(
             (
                 "coords = np.array([[1.0, 2.0], [0.0, 4.0]])",
                 "params = np.array([0.5, -0.5, 1.0, 2.0, 3.0])  # U, b_u, V, b_v",
@@ -109,7 +109,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         terms="num_positions*f_in+f_out",
         operations=("2*num_positions*f_in*f_out", "4*num_positions*f_in*f_out", "8*num_positions*f_in*f_out"),
-        example=Example(
+        example=DocstringExample(
             (
                 SMALL_GRAPH,
                 "x = np.array([[1.0], [2.0]])",
@@ -148,7 +148,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             "2*num_positions*hidden*(3*d+3*f_in)+4*num_dst_nodes*(hidden+1)*f_in*f_out",
             "2*num_positions*hidden*(8*d+8*f_in)+10*num_dst_nodes*(hidden+1)*f_in*f_out",
         ),
-        example=Example(
+        example=DocstringExample(
             (
                 SMALL_GRAPH,
                 "x, coords = np.array([[1.0], [2.0]]), np.array([[1.0], [2.0], [-1.0]])",
@@ -199,8 +199,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         kinks=(Kink("radial_basis_kinks", "dist"),),
         maxima=BESSEL_MAXIMA,
         terms="num_edges+num_radial*(num_spherical+1)",
-        operations=_multiply_terms(RADIAL_TERMS, 30, 40, 60),
-        example=Example(
+        operations=_write_operation_counts(RADIAL_TERMS, 30, 40, 60),
+        example=DocstringExample(
             ("dist, freq = np.array([0.25, 0.6]), np.pi * np.array([1.0, 2.0])",),
             "dist, freq, 2",
             {
@@ -255,15 +255,15 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="edges",
         maxima=BESSEL_MAXIMA[:2],
         terms="num_edges*num_spherical*num_radial*n_mid+n_emb*n_mid",
-        operations=_multiply_terms(SUM_TERMS, 4, 12, 32),
+        operations=_write_operation_counts(SUM_TERMS, 4, 12, 32),
         restrictions=(
-            Restriction(
+            Bwd2Restriction(
                 "bwd2_grad",
                 ("gg_sbf_rad", "gg_embedding", "vec", "sbf_rad", "embedding", "weights"),
                 ("grad_out",),
                 "fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding), vec constant",
             ),
-            Restriction(
+            Bwd2Restriction(
                 "bwd2_main",
                 ("gg_sbf_rad", "gg_embedding", "grad_out", "vec", "sbf_rad", "embedding", "weights"),
                 ("sbf_rad", "embedding", "weights"),
@@ -271,7 +271,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "weights: bwd_weights(sbf_rad := gg_sbf_rad) + bwd_weights(embedding := gg_embedding), vec constant",
             ),
         ),
-        example=Example(
+        example=DocstringExample(
             (
                 "graph = trigraph.EdgeGraph(np.array([0, 1, 2]), np.array([1, 2, 0]), 3)",
                 "vec = np.array([[2.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 2.0, 0.0]])",
@@ -363,7 +363,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
         terms="num_positions+3*num_heads*dim_head+num_src_nodes",
-        operations=_multiply_terms(
+        operations=_write_operation_counts(
             f"(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))", 2, 6, 20
         ),
         settings=(
@@ -375,7 +375,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             {"activation": "LeakyReLU", "concat_heads": False, "negative_slope": 0.01},
             {"activation": "tanh", "concat_heads": False},
         ),
-        example=Example(
+        example=DocstringExample(
             (
                 SMALL_GRAPH,
                 "x, w = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([-1.0, 1.0, 0.0, -0.25])",
@@ -453,7 +453,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             {"op": "mean", "mean_by": "weight", "edge_weight": None},
             {"op": "max", "edge_weight": None},
         ),
-        example=Example(
+        example=DocstringExample(
             (
                 SMALL_GRAPH,
                 "x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, 1.0, 2.0])",
@@ -483,8 +483,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, Array("weight", "interm num_radial", "Weight of BasisEmbedding.", 1)),
         outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
         terms="num_edges+num_radial+interm",
-        operations=_multiply_terms("num_edges*num_radial*interm", 2, 4, 8),
-        example=Example(
+        operations=_write_operation_counts("num_edges*num_radial*interm", 2, 4, 8),
+        example=DocstringExample(
             ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
             "basis, w",
             {
@@ -511,8 +511,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, SPHERICAL_WEIGHT),
         outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
         terms="num_edges+num_radial+interm*num_spherical",
-        operations=_multiply_terms("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
-        example=Example(
+        operations=_write_operation_counts("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
+        example=DocstringExample(
             ("basis, w = np.array([[2.0]]), np.arange(4.0).reshape(1, 2, 2)",),
             "basis, w",
             {
@@ -544,8 +544,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("rad_W1", "num_triplets interm", "Embedded basis of each triplet."),),
         graph="triplets",
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-        operations=_multiply_terms("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
-        example=Example(
+        operations=_write_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+        example=DocstringExample(
             (
                 "triplets = trigraph.Segments(np.array([1, 0, 1]), 2)",
                 "basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(4.0).reshape(2, 2, 1)",
@@ -582,9 +582,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge or atom."),),
         graph="bilinear",
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
-        operations=_multiply_terms(BILINEAR_TERMS, 2, 6, 24),
+        operations=_write_operation_counts(BILINEAR_TERMS, 2, 6, 24),
         settings=({"atoms": None, "idx_in": None}, {}, {"atoms": None}, {"idx_in": None}),
-        example=Example(
+        example=DocstringExample(
             (
                 "triplets = trigraph.Segments(np.array([0, 0]), 1)",
                 "basis, sph = np.array([[[1.0, 2.0]]]), np.array([[1.0, 0.0], [0.5, 1.0]])",
@@ -614,8 +614,8 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
-# The vector-Jacobian products of bwd2. The fast path implements some of them (`Definition.has_third`); for the others,
-# backends call lower orders (`trigraph.backends.third`).
+# The vector-Jacobian products of bwd2. The fast path implements some of them (`Definition.has_native_bwd3`); for the
+# others, backends call lower orders (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 NAMED = OPERATORS | THIRD  # every operator by name
 
@@ -643,8 +643,8 @@ BASIS_EMBEDDING = Definition(
     ),
     graph="triplets or none",
     terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-    operations=_multiply_terms("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
-    example=Example(
+    operations=_write_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+    example=DocstringExample(
         ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
         "basis, w",
         {

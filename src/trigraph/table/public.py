@@ -30,28 +30,28 @@ def public_signature(op: Operator) -> inspect.Signature:
 def distributed_signature(op: Operator) -> inspect.Signature:
     """Return the signature of a function in `trigraph.distributed`, with `partition` if the operator has no graph."""
     keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
+    extra = [inspect.Parameter("partition", keyword)] if op.graph_kind is None else []
     extra.append(inspect.Parameter("backend", keyword, default=None))
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
-def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
+def set_function_metadata(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
     """Set the name, module, signature and docstring of a function generated from the table."""
     function.__name__ = function.__qualname__ = name
     function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
 
-def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
+def wrap_paragraph(text: str, first: str = "", rest: str = "") -> list[str]:
     """Wrap a paragraph of a docstring and return its lines."""
     return textwrap.wrap(text, 112, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-def _indent(text: str) -> list[str]:
-    return wrap(text, "    ", "    ")
+def _wrap_indented(text: str) -> list[str]:
+    return wrap_paragraph(text, "    ", "    ")
 
 
-def _describe(name: str, type_text: str, text: str) -> list[str]:
-    return [f"{name} : {type_text}", *_indent(text)]
+def _format_docstring_entry(name: str, type_text: str, text: str) -> list[str]:
+    return [f"{name} : {type_text}", *_wrap_indented(text)]
 
 
 def _describe_meaning(a: Argument) -> str:
@@ -66,8 +66,8 @@ def _describe_type(a: Argument) -> str:
 
 def _write_raises(op: Operator) -> list[str]:
     """Return the docstring section that lists every exception and its causes."""
-    first, graph = op.definition.inputs[0].name, op.graph
-    choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "backend"])
+    first, graph = op.definition.inputs[0].name, op.graph_kind
+    choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.accepts_wrt, "backend"])
     types = (
         "If an argument is missing or unknown, an array is not an ndarray of the backend's kind (NumPy or CuPy), its "
     )
@@ -87,7 +87,12 @@ def _write_raises(op: Operator) -> list[str]:
         "MemoryError": "If memory for results or workspace is refused.",
         "ImportError": "If the backend is not installed.",
     }
-    return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indent(text)))]
+    return [
+        "",
+        "Raises",
+        "------",
+        *(line for name, text in sections.items() for line in (name, *_wrap_indented(text))),
+    ]
 
 
 def _write_see_also(definition: Definition, *names: str) -> list[str]:
@@ -109,12 +114,12 @@ def _example_arguments(op: Operator) -> dict[str, str]:
     """Return the arguments of an example by name, as expressions; `y` is the result of fwd."""
     spec, example = op.definition, op.definition.example
     forward = Operator(f"{spec.name}_fwd", 0, spec)
-    given = dict(zip(forward.parameters, example.arguments.split(", "), strict=False))
+    given = dict(zip(forward.parameter_names, example.arguments.split(", "), strict=False))
     cotangents = [a.name for a in op.arguments if a.name.startswith("gg_")]
     given |= dict.fromkeys(cotangents, "None") | {n: f"{given[n[3:]]}**2" for n in cotangents[:1]}
     given |= {f"ggg_{a.name}": "None" for a in spec.inputs if op.order == 3}
     for prefix in ("grad_", "ggg_grad_"):
-        given |= {f"{prefix}{a.name}": "y" if forward.single else f"y.{a.name}" for a in spec.outputs}
+        given |= {f"{prefix}{a.name}": "y" if forward.returns_array else f"y.{a.name}" for a in spec.outputs}
     return given
 
 
@@ -125,12 +130,12 @@ def _find_printed_field(op: Operator, given: Mapping[str, str]) -> str:
 def _write_example(op: Operator) -> list[str]:
     """Return the docstring section with an example of the function in `trigraph`."""
     example, given = op.definition.example, _example_arguments(op)
-    argument_text = ", ".join(given[name] for name in op.parameters if name in given)
+    argument_text = ", ".join(given[name] for name in op.parameter_names if name in given)
     if op.order == 3:
-        argument_text = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
-    field = "" if op.single else f".{_find_printed_field(op, given)}"
+        argument_text = ", ".join(f"{n}={given[n]}" for n in op.parameter_names if given.get(n, "None") != "None")
+    field = "" if op.returns_array else f".{_find_printed_field(op, given)}"
     statements = [*example.lines, f"trigraph.{op.name}({argument_text}){field}"]
-    if any(name.startswith("grad_") for name in op.parameters):
+    if any(name.startswith("grad_") for name in op.parameter_names):
         statements.insert(-1, f"y = trigraph.{op.definition.name}_fwd({example.arguments})")
     return _format_example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
 
@@ -139,7 +144,9 @@ def _torch_example(op: Operator) -> list[str]:
     """Return the docstring section with an example for `trigraph.torch`, which computes a gradient."""
     example = op.definition.example
     first = example.arguments.partition(",")[0]
-    call = f"trigraph.torch.{op.definition.name}({example.arguments}){'' if op.single else f'.{op.fields[0].name}'}"
+    call = (
+        f"trigraph.torch.{op.definition.name}({example.arguments}){'' if op.returns_array else f'.{op.fields[0].name}'}"
+    )
     statements = [line.replace("np.array", "torch.tensor").replace("np.", "torch.") for line in example.lines]
     statements.append(f"torch.func.grad(lambda {first}: {call}.sum())({first})")
     return _format_example(("import torch, trigraph.torch",), statements, example.prints["torch"])
@@ -149,7 +156,7 @@ def _jax_example(op: Operator) -> list[str]:
     """Return the docstring section with an example for `trigraph.jax`: a gradient, as in the bwd example."""
     spec, example = op.definition, op.definition.example
     first, _, others = example.arguments.partition(", ")
-    field = "" if op.single or len(spec.outputs) > 1 else f".{op.fields[0].name}"
+    field = "" if op.returns_array or len(spec.outputs) > 1 else f".{op.fields[0].name}"
     call = f"trigraph.jax.{spec.name}(v, {others}){field}"
     half = f"({call}**2).sum() / 2" if len(spec.outputs) == 1 else f"sum((y**2).sum() / 2 for y in {call})"
     heads = "import jax, numpy as np, trigraph.jax", 'jax.config.update("jax_enable_x64", True)'
@@ -163,9 +170,9 @@ def _distributed_example(op: Operator) -> list[str]:
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)
     words, graph = {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
-    if op.graph:
-        name = op.graph.arguments[0].name
-        sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]
+    if op.graph_kind:
+        name = op.graph_kind.arguments[0].name
+        sizes, words, graph = op.graph_kind.sizes, {name: "part"}, given[name]
     arrays = (*op.arguments, *forward.arguments, *op.fields)
     rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
     for name, value in given.items():  # the output `y` already has this rank's rows only
@@ -173,15 +180,15 @@ def _distributed_example(op: Operator) -> list[str]:
         words.setdefault(name, f'part.take({value}, "{rows[name]}")' if is_global else value)
 
     def format_call(op: Operator) -> str:
-        return f"distributed.{op.name}({', '.join(words[n] for n in (*op.parameters, 'partition') if n in words)})"
+        return f"distributed.{op.name}({', '.join(words[n] for n in (*op.parameter_names, 'partition') if n in words)})"
 
     field = _find_printed_field(op, given)
     statements = [
         *example.lines,
-        *([] if op.graph else [f"edges = np.arange(len({first}))"]),
+        *([] if op.graph_kind else [f"edges = np.arange(len({first}))"]),
         f"part = distributed.partition({graph}, MPI.COMM_WORLD)",
-        *([f"y = {format_call(forward)}"] if any(name.startswith("grad_") for name in op.parameters) else []),
-        f"mine = {format_call(op)}{'' if op.single else f'.{field}'}",
+        *([f"y = {format_call(forward)}"] if any(name.startswith("grad_") for name in op.parameter_names) else []),
+        f"mine = {format_call(op)}{'' if op.returns_array else f'.{field}'}",
         f'part.collect(mine, "{rows[field]}")' if rows[field] else "mine",
     ]
     heads = ("import numpy as np, trigraph", "from mpi4py import MPI", "from trigraph import distributed")
@@ -199,30 +206,30 @@ def docstring(op: Operator) -> str:
     """Return the docstring of the function in `trigraph`."""
     spec = op.definition
     lines = [summary(op), ""]
-    formula = [line for statement in op.formula.split("; ") for line in wrap(statement, "    ", "        ")]
+    formula = [line for statement in op.formula.split("; ") for line in wrap_paragraph(statement, "    ", "        ")]
     lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
-    described = {a.name: _describe(a.name, _describe_type(a), _describe_meaning(a)) for a in op.arguments}
-    if op.graph:
-        for graph in op.graph.arguments:
-            type_text = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
-            described[graph.name] = _describe(graph.name, type_text, graph.doc)
+    described = {a.name: _format_docstring_entry(a.name, _describe_type(a), _describe_meaning(a)) for a in op.arguments}
+    if op.graph_kind:
+        for graph in op.graph_kind.arguments:
+            type_text = f"{op.graph_kind.type_name}{', or None' if graph.optional else ''}"
+            described[graph.name] = _format_docstring_entry(graph.name, type_text, graph.doc)
     for attribute in op.attributes:
         type_text = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
         type_text = ("float" if attribute.real else type_text) + default
-        described[attribute.name] = _describe(attribute.name, type_text, attribute.doc)
-    lines += [line for name in op.parameters for line in described[name]]
-    if op.selective:
+        described[attribute.name] = _format_docstring_entry(attribute.name, type_text, attribute.doc)
+    lines += [line for name in op.parameter_names for line in described[name]]
+    if op.accepts_wrt:
         text = "Fields to compute (default: all). Other fields are None."
-        lines += _describe("wrt", "str or iterable of str, optional", text)
+        lines += _format_docstring_entry("wrt", "str or iterable of str, optional", text)
     text = "Arrays for the results: same dtype, C-contiguous, no overlap with inputs."
-    lines += _describe("out", "array or mapping from field to array, optional", text)
+    lines += _format_docstring_entry("out", "array or mapping from field to array, optional", text)
     of_numpy = "fortran for NumPy arrays"
     text = f"Implementation (default: {of_numpy}, gpu for CuPy arrays)."
-    lines += _describe("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
+    lines += _format_docstring_entry("backend", "{" + ", ".join(f'"{p}"' for p in BACKENDS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
     for f in op.fields:
-        lines += _describe(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
+        lines += _format_docstring_entry(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     others = [f"{spec.name}_{suffix}" for suffix in spec.example.prints if suffix not in (op.suffix, "torch")]
     lines += [
         *_write_raises(op),
@@ -230,8 +237,8 @@ def docstring(op: Operator) -> str:
         "",
         "Notes",
         "-----",
-        *([] if op.single else ["The result is a NamedTuple with these fields."]),
-        *wrap(f"Source: {spec.source}"),
+        *([] if op.returns_array else ["The result is a NamedTuple with these fields."]),
+        *wrap_paragraph(f"Source: {spec.source}"),
         *_write_example(op),
     ]
     return "\n".join(lines)
@@ -245,7 +252,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        ", ".join(op.parameters),  # on one line, because numpydoc requires it
+        ", ".join(op.parameter_names),  # on one line, because numpydoc requires it
         f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
         "    Tensors for the results, which are then not recorded for differentiation.",
@@ -254,7 +261,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Returns",
         "-------",
-        "tensor" if op.single else "NamedTuple of tensors",
+        "tensor" if op.returns_array else "NamedTuple of tensors",
         f"    As for `trigraph.{op.name}`, differentiable to any order with respect to every floating input.",
         *([] if not spec.auxiliary else [f"    Constants: {', '.join(a.name for a in spec.auxiliary)}."]),
         "",
@@ -267,7 +274,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Notes",
         "-----",
-        *wrap(f"Source: {spec.source}"),
+        *wrap_paragraph(f"Source: {spec.source}"),
         *_torch_example(op),
     ]
     return "\n".join(lines)
@@ -280,12 +287,12 @@ def jax_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        ", ".join(op.parameters),  # on one line, because numpydoc requires it
+        ", ".join(op.parameter_names),  # on one line, because numpydoc requires it
         f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Values are not checked.",
         "",
         "Returns",
         "-------",
-        "jax.Array" if op.single else "NamedTuple of jax.Array",
+        "jax.Array" if op.returns_array else "NamedTuple of jax.Array",
         f"    As for `trigraph.{op.name}`, differentiable to any order with respect to every floating input.",
         "",
         "Raises",
@@ -299,7 +306,7 @@ def jax_docstring(op: Operator) -> str:
         "",
         "Notes",
         "-----",
-        *wrap(f"Source: {op.definition.source}"),
+        *wrap_paragraph(f"Source: {op.definition.source}"),
         *_jax_example(op),
     ]
     return "\n".join(lines)
@@ -315,11 +322,11 @@ def distributed_docstring(op: Operator) -> str:
         ", ".join(p for p in distributed_signature(op).parameters if p != "partition"),
         f"    As for `trigraph.{op.name}`, with a Partition as the graph. All ranks must call the function.",
         "    Arrays with rows hold the rows that this rank owns; all other arguments are equal on all ranks.",
-        *(["partition : Partition", "    Partition of the edges of these rows."] if op.graph is None else []),
+        *(["partition : Partition", "    Partition of the edges of these rows."] if op.graph_kind is None else []),
         "",
         "Returns",
         "-------",
-        "array" if op.single else "NamedTuple",
+        "array" if op.returns_array else "NamedTuple",
         f"    As for `trigraph.{op.name}`: rows that this rank owns; sums over all rows on every rank.",
         "",
         "Raises",

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from slopecheck.progress import verdict
+from slopecheck.progress import describe_verdict
 from slopecheck.record import Check
 from slopecheck.result import Result
-from slopecheck.running import Plan, check_options
-from slopecheck.units import missing, spoil_new_memory
+from slopecheck.running import Plan, parse_skip_and_timeout
+from slopecheck.units import make_missing_check, spoil_new_memory
 
 
 class OperatorError(AssertionError):
@@ -21,12 +21,12 @@ class OperatorError(AssertionError):
     """
 
     def __init__(self, result: Result) -> None:
-        from slopecheck.failures import failures
+        from slopecheck.failures import group_failures
         from trigraph.verification.terms import TERMS
 
-        verdict_text = verdict(result.checks, TERMS)
+        verdict_text = describe_verdict(result.checks, TERMS)
         lines = [f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {verdict_text}"]
-        for f in failures(result.checks, TERMS):
+        for f in group_failures(result.checks, TERMS):
             lines.append(f"  {f.operator}: {f.what}: {f.count} check{'s'[: f.count > 1]} ({f.where})")
             lines += [f"      {text}" for text in (*f.remarks, *f.trace.splitlines())]
         if not any(c.passed for c in result.checks):
@@ -97,17 +97,17 @@ def verify(
     >>> verify(basis_embedding_radial, framework="torch").passed
     True
     """
-    from trigraph.verification.differentiated import differentiate_forward
+    from trigraph.verification.differentiated import make_subject_from_forward
     from trigraph.verification.implementation import make_user_subject
     from trigraph.verification.run import SKIPPED
     from trigraph.verification.terms import TERMS
 
-    skip = check_options("verify", timeout, skip, SKIPPED)
+    skip = parse_skip_and_timeout("verify", timeout, skip, SKIPPED)
     if not callable(function):
         raise TypeError(f"verify: function is a {type(function).__name__}; expected a callable")
     name = getattr(function, "__name__", type(function).__name__)
     if framework is not None:
-        subject, target = differentiate_forward(name, operator, framework, device, function)
+        subject, target = make_subject_from_forward(name, operator, framework, device, function)
     elif device is not None:
         raise ValueError(f"verify: device is {device!r} and framework is None; expected a framework")
     else:
@@ -116,7 +116,7 @@ def verify(
     settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
     make = partial(_VerificationPlan, name, {"operators": [target], "implementation": subject, **settings})
     result = Result(name, [], skip, "case", "Checks of", seed, TERMS)
-    result.fill(make, timeout)
+    result.run_checks(make, timeout)
     if raises and not result.passed:
         raise OperatorError(result)
     return result
@@ -132,8 +132,8 @@ class _VerificationPlan(Plan):
         self.steps = [("", unit.label) for unit in self.units]
         spoil_new_memory()
 
-    def make(self, number: int) -> Iterable[Check]:
+    def run_step(self, number: int) -> Iterable[Check]:
         return self.units[number].execute()
 
-    def lost(self, number: int, text: str) -> Check:
-        return missing("", "", "float64", self.units[number].label, math.inf, text)
+    def make_failed_check(self, number: int, text: str) -> Check:
+        return make_missing_check("", "", "float64", self.units[number].label, math.inf, text)

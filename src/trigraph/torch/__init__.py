@@ -13,10 +13,10 @@ if _torch.__version__ < (2, 6):  # type: ignore[operator]
 
 import importlib as _importlib
 
-from trigraph.torch.derivatives import register as _register_derivatives
+from trigraph.torch.derivatives import register_derivatives as _register_derivatives
 from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import GraphTensors
-from trigraph.torch.graphs import register as _register
+from trigraph.torch.graphs import register_graphs as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)

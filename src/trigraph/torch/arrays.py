@@ -49,26 +49,26 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
     if value.is_neg():
         return view_array(value.resolve_neg())
     if not value.is_cpu:
-        return _array_on_device(value.detach() if value.requires_grad else value)
+        return _view_cupy_array(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
     if needed and not pointer:  # such as the result of `torch._efficientzerotensor`, which allocates no memory
         return view_array(value.clone())
     # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize the storage.
-    memory = Memory.at(pointer, value)
-    shape, dtype = value.shape, convert_dtype(value.dtype)
+    memory = BorrowedMemory.at_address(pointer, value)
+    shape, dtype = value.shape, convert_to_numpy_dtype(value.dtype)
     if dense:
         return np.ndarray(shape, dtype, memory)
     return np.ndarray(shape, dtype, memory, strides=[n * dtype.itemsize for n in value.stride()])
 
 
-class Memory(ctypes.Array):  # type: ignore[type-arg]
+class BorrowedMemory(ctypes.Array):  # type: ignore[type-arg]
     """Memory at an address; it keeps its owner alive and has no length of its own, so arrays on it must set theirs."""
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_char, sys.maxsize
 
     @classmethod
-    def at(cls, address: int, owner: Any) -> Any:
+    def at_address(cls, address: int, owner: Any) -> Any:
         """Return the memory of `owner` that starts at an address."""
         memory: Any = cls.from_address(address)
         memory.owner = owner
@@ -76,7 +76,7 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
 
 
 @functools.cache  # safe to cache, because the result depends only on the dtype
-def convert_dtype(dtype: torch.dtype) -> np.dtype:
+def convert_to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype that matches a torch dtype; for bfloat16, use the dtype from ml_dtypes."""
     if dtype is torch.bfloat16:
         try:
@@ -88,7 +88,7 @@ def convert_dtype(dtype: torch.dtype) -> np.dtype:
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
-def _array_on_device(value: torch.Tensor) -> Any:
+def _view_cupy_array(value: torch.Tensor) -> Any:
     """Return a CuPy view of a tensor. Outside `on_device`, make CuPy's current stream wait for torch's.
 
     DLPack is not used: it lacks bfloat16 and, under CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
@@ -98,13 +98,13 @@ def _array_on_device(value: torch.Tensor) -> Any:
     device = value.device.index
     if getattr(_thread_state, "device", None) != device:
         with cupy.cuda.Device(device):
-            cupy_stream, torch_stream = cupy.cuda.get_current_stream(), _get_current_stream(device)
+            cupy_stream, torch_stream = cupy.cuda.get_current_stream(), _get_torch_stream_for_cupy(device)
             if (cupy_stream.ptr or LEGACY) != torch_stream.ptr:
                 cupy_stream.wait_event(torch_stream.record())
     memory = cupy.cuda.UnownedMemory(value.data_ptr(), value.nbytes, value, device)
     strides = tuple(n * value.element_size() for n in value.stride())
     pointer = cupy.cuda.MemoryPointer(memory, 0)
-    return cupy.ndarray(tuple(value.shape), convert_dtype(value.dtype), pointer, strides)
+    return cupy.ndarray(tuple(value.shape), convert_to_numpy_dtype(value.dtype), pointer, strides)
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
@@ -128,7 +128,7 @@ class _TensorHolder:
     tensor: torch.Tensor
 
 
-class _InnermostTensor(torch.autograd.Function):
+class _InnermostTensorRecorder(torch.autograd.Function):
     """Store a tensor in a `_TensorHolder`; torch removes torch.func's wrappers before it calls `forward`."""
 
     @staticmethod
@@ -152,7 +152,7 @@ class _InnermostTensor(torch.autograd.Function):
 def unwrap_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor inside torch.func's wrappers; raise ValueError if torch.vmap has batched the tensor."""
     holder = _TensorHolder()
-    _InnermostTensor.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
+    _InnermostTensorRecorder.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
 
 
@@ -197,11 +197,11 @@ def as_array(value: torch.Tensor, what: str) -> Any:
     return call_in_new_thread(view_array, value, what)
 
 
-def tensor_from(array: Any) -> torch.Tensor:
+def view_array_as_tensor(array: Any) -> torch.Tensor:
     """Return a tensor that views an array's memory; if torch allocated that memory, the tensor shares its storage."""
     if isinstance(array, np.ndarray):
         if array.dtype.kind == "V":  # as for ml_dtypes.bfloat16
-            return tensor_from(array.view(np.int16)).view(torch.bfloat16)
+            return view_array_as_tensor(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     owner = _tensors_by_address.get(array.data.mem.ptr) if array.flags.c_contiguous else None
     if owner is None:
@@ -221,16 +221,16 @@ class _StreamHandle:
 
 
 @functools.lru_cache(maxsize=256)  # one stream per device and handle
-def _wrap_stream(device: int, handle: int) -> Any:
+def _make_cupy_stream(device: int, handle: int) -> Any:
     return import_cupy().cuda.Stream.from_external(_StreamHandle(handle))
 
 
-def _get_current_stream(device: int) -> Any:
+def _get_torch_stream_for_cupy(device: int) -> Any:
     """Return torch's current stream on a device as a CuPy stream."""
-    return _wrap_stream(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
+    return _make_cupy_stream(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
 
 
-class _Allocator:
+class _TorchAllocator:
     """CuPy allocator that gets its memory from torch. With `shares`, small arrays share allocations to save time."""
 
     def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
@@ -241,14 +241,14 @@ class _Allocator:
     def __call__(self, size: int) -> Any:
         """Return a CuPy pointer to `size` bytes."""
         if not self.shares or size > SMALL:
-            return self.cuda.MemoryPointer(self._memory(size), 0)
+            return self.cuda.MemoryPointer(self._allocate_memory(size), 0)
         size = -(-size // ALIGNMENT) * ALIGNMENT
         if self.chunk is None or self.used + size > CHUNK:
-            self.chunk, self.used = self._memory(CHUNK), 0
+            self.chunk, self.used = self._allocate_memory(CHUNK), 0
         self.used += size
         return self.cuda.MemoryPointer(self.chunk, self.used - size)
 
-    def _memory(self, size: int) -> Any:
+    def _allocate_memory(self, size: int) -> Any:
         tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
         if size:
             _tensors_by_address[tensor.data_ptr()] = tensor
@@ -256,7 +256,7 @@ class _Allocator:
 
 
 @contextlib.contextmanager
-def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
+def share_device_with_cupy(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     """Make CuPy use a CUDA tensor's device, torch's current stream and torch's allocator; do nothing for a CPU tensor.
 
     With `shares`, small arrays share allocations, each freed with its last array; use it only for temporary arrays.
@@ -269,8 +269,8 @@ def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     device, previous_device = tensor.device.index, getattr(_thread_state, "device", None)
     with (
         cupy.cuda.Device(device),
-        _get_current_stream(device),
-        cupy.cuda.using_allocator(_Allocator(cupy.cuda, tensor.device, shares)),
+        _get_torch_stream_for_cupy(device),
+        cupy.cuda.using_allocator(_TorchAllocator(cupy.cuda, tensor.device, shares)),
     ):
         _thread_state.device = device
         try:

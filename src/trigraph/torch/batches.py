@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
-from trigraph.torch.graphs import assemble, exclude_from_compilation, list_numbers, tensors
-from trigraph.torch.signatures import apply_to_entries
+from trigraph.torch.graphs import assemble_graph, exclude_from_compilation, list_graph_numbers, list_graph_tensors
+from trigraph.torch.signatures import apply_to_batch_entries
 
 MOST_ROWS = 1 << 16  # row limit of arrays that combine batch entries; larger arrays need more memory and are not faster
 
@@ -19,29 +19,29 @@ def find_member_axis(array: Array) -> int | None:
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
-def copy_graph(graph: Any, num_copies: int, reverse: bool) -> Any:
-    """Return `num_entries` disjoint copies of a graph as one graph of tensors, with reverse arrays if `reverse`."""
+def repeat_graph(graph: Any, num_copies: int, reverse: bool) -> Any:
+    """Return `num_copies` disjoint copies of a graph as one graph of tensors, with reverse arrays if `reverse`."""
     parts = GRAPH_PARTS[type(graph).__name__]
-    given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
+    given = dict(zip((*parts.arrays, *parts.reverse), list_graph_tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
         for name in names:
-            given[name] = _repeat_array(given[name], "offsets" in name, getattr(graph, size), num_copies)
-    named = zip(parts.numbers, list_numbers(graph), strict=True)
+            given[name] = _repeat_shifted_indices(given[name], "offsets" in name, getattr(graph, size), num_copies)
+    named = zip(parts.numbers, list_graph_numbers(graph), strict=True)
     counts = [n * num_copies if name in parts.numbered else n for name, n in named]
-    return assemble(type(graph).__name__, tuple(given.values()), counts)
+    return assemble_graph(type(graph).__name__, tuple(given.values()), counts)
 
 
-def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, num_copies: int) -> Tensor | None:
-    """Return `num_entries` concatenated copies of indices or offsets, where copy k is shifted by ``k * size``."""
+def _repeat_shifted_indices(t: Tensor | None, is_offsets: bool, size: int, num_copies: int) -> Tensor | None:
+    """Return `num_copies` concatenated copies of indices or offsets, where copy k is shifted by ``k * size``."""
     if t is None:
         return None
     shifts = size * torch.arange(num_copies, dtype=t.dtype, device=t.device)[:, None]
     if is_offsets:
         return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * num_copies)])
-    return _shift_members(t.expand(num_copies, -1), shifts).flatten()
+    return _shift_indices(t.expand(num_copies, -1), shifts).flatten()
 
 
-def _shift_members(t: Tensor, shifts: Tensor) -> Tensor:
+def _shift_indices(t: Tensor, shifts: Tensor) -> Tensor:
     return torch.where(t < 0, t, t + shifts)  # -1 marks a missing index
 
 
@@ -57,22 +57,24 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)
     lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]
 
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+    def compute_batch(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         num_entries = info.batch_size
         if num_entries == 0:
             moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
-            one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
+            one = op.make_fake_results(
+                *(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True))
+            )
             return _pair_with_batch_dims(
                 [t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))]
             )
         step = count_entries_per_call(in_dims, args)
         if step == 1:
-            return apply_to_entries(apply, num_entries, in_dims, args)
+            return apply_to_batch_entries(apply, num_entries, in_dims, args)
         results_per_entry: Sequence[Any] = ()
-        if op.op.selective and not {*common}.isdisjoint(wanted := args[-1].split(",")):
+        if op.op.accepts_wrt and not {*common}.isdisjoint(wanted := args[-1].split(",")):
             *given, _ = args
             some = ",".join(n for n in wanted if n in common)
-            results_per_entry = apply_to_entries(apply, num_entries, in_dims, (*given, some))[0]
+            results_per_entry = apply_to_batch_entries(apply, num_entries, in_dims, (*given, some))[0]
             wanted = [n for n in wanted if n not in common]
             if not wanted:
                 return _pair_with_batch_dims(results_per_entry)
@@ -89,22 +91,22 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         in_dims: Sequence[int | None], args: Sequence[Any], begin: int, num_entries: int
     ) -> list[Tensor]:
         """Compute the entries ``begin .. begin+num_entries-1`` in one call, and return their stacked results."""
-        arrays, keywords = op.unflatten(args, lambda t: t)
+        arrays, keywords = op.unflatten_arguments(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
         shifts: Any = None  # offsets that are added to the indices in each copy of the graph
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(num_entries, device=like.device)[:, None, None]
-        keywords |= {name: copy_graph(graph, num_entries, reverse) for name, graph in graphs.items()}
+        keywords |= {name: repeat_graph(graph, num_entries, reverse) for name, graph in graphs.items()}
         for k, (name, dim) in enumerate(zip(op.array_names, in_dims, strict=False)):
             t, axis = arrays[k], axes[name]
             if t is None or axis is None:
                 continue
             t = t.expand(num_entries, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + num_entries]
-            t = _shift_members(t, shifts.to(t.dtype)) if name in indices else t
+            t = _shift_indices(t, shifts.to(t.dtype)) if name in indices else t
             arrays[k] = t.movedim(0, axis).flatten(axis, axis + 1)
-        results = apply(*op.flatten(arrays, keywords, reverse))
+        results = apply(*op.flatten_arguments(arrays, keywords, reverse))
         stacked = []
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
@@ -112,7 +114,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
                 stacked.append(t.expand(num_entries, *t.shape))
                 continue
             t = t.unflatten(axis, (num_entries, t.shape[axis] // num_entries)).movedim(axis, 0)
-            stacked.append(_shift_members(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
+            stacked.append(_shift_indices(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
         return stacked
 
     def count_entries_per_call(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
@@ -129,7 +131,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             return 1  # symbolic sizes cannot be checked, so the indices of several copies of the graph might overflow
         return max(1, MOST_ROWS // max(1, *rows))
 
-    return exclude_from_compilation(rule)
+    return exclude_from_compilation(compute_batch)
 
 
 def _pair_with_batch_dims(results: Sequence[Tensor]) -> tuple[Any, Any]:

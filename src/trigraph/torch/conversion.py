@@ -18,7 +18,7 @@ from trigraph.torch.layers.gemnet import EfficientInteractionBilinear, MatterGen
 from trigraph.torch.potentials import dimenet
 
 
-class Layer(NamedTuple):
+class ExaminedLayer(NamedTuple):
     """Layer that `convert` examined.
 
     Attributes
@@ -48,8 +48,8 @@ class Conversion:
         Supported layers that were not converted; `note` states why.
     """
 
-    replaced: list[Layer] = field(default_factory=list)
-    left: list[Layer] = field(default_factory=list)
+    replaced: list[ExaminedLayer] = field(default_factory=list)
+    left: list[ExaminedLayer] = field(default_factory=list)
     _undo: list[tuple[Module, type[Module], Callable[[], None]]] = field(default_factory=list, repr=False)
 
     def revert(self) -> None:
@@ -201,7 +201,7 @@ def _plan_dimenet(model: Any) -> _Changes:
     }
     exponent = _require_within_bounds("envelope_exponent", model.rbf.envelope.p - 1)
 
-    def replace_silu(block: Any) -> dict[str, Any]:
+    def plan_activation_change(block: Any) -> dict[str, Any]:
         """Replace a SiLU by trigraph's, whose second derivatives are faster; keep any other activation."""
         if type(block.act) is torch.nn.SiLU:
             return {"act": SiLU()}
@@ -221,18 +221,18 @@ def _plan_dimenet(model: Any) -> _Changes:
         (model, dimenet.DimeNetPlusPlus, {"out_channels": model.output_blocks[0].lin.out_features}),
         (model.rbf, dimenet.RadialBasis, radial),
         (model.sbf, _Unused, {}),
-        (model.emb, dimenet.EmbeddingBlock, replace_silu(model.emb)),
+        (model.emb, dimenet.EmbeddingBlock, plan_activation_change(model.emb)),
     ]
     for block in model.output_blocks:
-        changes.append((block, dimenet.OutputBlock, replace_silu(block)))
+        changes.append((block, dimenet.OutputBlock, plan_activation_change(block)))
     for block in model.interaction_blocks:
-        changes.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **replace_silu(block)}))
+        changes.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **plan_activation_change(block)}))
         for residual in (*block.layers_before_skip, *block.layers_after_skip):
-            changes.append((residual, dimenet.ResidualBlock, replace_silu(residual)))
+            changes.append((residual, dimenet.ResidualBlock, plan_activation_change(residual)))
     return changes
 
 
-def _same_arguments(layer: Module, cls: type[Module]) -> None:
+def _check_forward_arguments(layer: Module, cls: type[Module]) -> None:
     """Raise unless both `forward` methods have the same parameters, unlike fairchem's gemnet_gp classes."""
     original_names, own_names = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
     if original_names != own_names:
@@ -240,7 +240,7 @@ def _same_arguments(layer: Module, cls: type[Module]) -> None:
 
 
 def _plan_basis_embedding(layer: Any) -> _Changes:
-    _same_arguments(layer, nn.BasisEmbedding)
+    _check_forward_arguments(layer, nn.BasisEmbedding)
     _check_submodules(layer, ())
     interm = layer.weight.numel() // (layer.num_radial * (layer.num_spherical or 1))
     _check_parameters(layer, lambda: nn.BasisEmbedding(layer.num_radial, interm, layer.num_spherical))
@@ -267,14 +267,14 @@ def _plan_bilinear(layer: Any) -> _Changes:
         make_reference = partial(ParameterDict, {"weight": weight})
     else:
         raise _UnsupportedLayer("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
-    _same_arguments(layer, replacement)
+    _check_forward_arguments(layer, replacement)
     _check_submodules(layer, kinds)
     _check_parameters(layer, make_reference)
     return [(layer, replacement, {})]
 
 
 def _plan_pair_interaction(layer: Any) -> _Changes:
-    _same_arguments(layer, PairInteraction)
+    _check_forward_arguments(layer, PairInteraction)
     unchecked = ("down_projection", "scale_rbf_sum", "up_projection")
     _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), unchecked)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
@@ -308,7 +308,7 @@ def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _SupportedClass, str | None]]:
+def _yield_candidate_layers(model: Module) -> Iterator[tuple[str, Module, _SupportedClass, str | None]]:
     """Yield (path, layer, `_KNOWN` entry, None or a reason not to convert) for layers of known or derived classes."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
@@ -332,14 +332,14 @@ def _replace_class(
     for name, value in attributes.items():
         setattr(layer, name, value.train(layer.training) if isinstance(value, Module) else value)
 
-    def undo() -> None:
+    def restore_class() -> None:
         for name in attributes:
             delattr(layer, name)
         for name, value in before.items():
             setattr(layer, name, value)
         layer.__class__ = original
 
-    return layer, cls, undo
+    return layer, cls, restore_class
 
 
 def convert(model: Module) -> Conversion:
@@ -387,18 +387,18 @@ def convert(model: Module) -> Conversion:
     if not isinstance(model, Module):
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
-    for path, layer, entry, reason in list(_yield_candidates(model)):
+    for path, layer, entry, reason in list(_yield_candidate_layers(model)):
         original = _name_class(type(layer))
         try:
             if reason is not None:
                 raise _UnsupportedLayer(reason)
             changes = entry.changes(layer)
         except _UnsupportedLayer as unfit:
-            conversion.left.append(Layer(path, original, str(unfit)))
+            conversion.left.append(ExaminedLayer(path, original, str(unfit)))
             continue
         except AttributeError as error:
-            conversion.left.append(Layer(path, original, f"it is not as its constructor makes it: {error}"))
+            conversion.left.append(ExaminedLayer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
         conversion._undo += [_replace_class(*change) for change in changes]
-        conversion.replaced.append(Layer(path, original, _name_class(changes[0][1])))
+        conversion.replaced.append(ExaminedLayer(path, original, _name_class(changes[0][1])))
     return conversion

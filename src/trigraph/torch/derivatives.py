@@ -12,15 +12,15 @@ import torch
 
 from trigraph.backends.choice import supports_third
 from trigraph.backends.third import compose_multilinear
-from trigraph.checks import find_choice
+from trigraph.checks import find_choice_index
 from trigraph.table import evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
 from trigraph.torch.native import REFUSAL_ERRORS
-from trigraph.torch.plain import make_curvature
+from trigraph.torch.plain import make_curvature_function
 
 
-class Derivative:
+class OperatorDerivatives:
     """Reverse- and forward-mode derivatives of an operator, for its torch.autograd.Function."""
 
     def __init__(self, op: TorchOperator) -> None:
@@ -32,20 +32,21 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_positions = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Results of `classify_fields`, keyed by a call's choices, which determine the fields and what bwd reuses.
+        # Results of `list_constant_and_reused_fields`, keyed by a call's choices, which determine the fields and what bwd
+        # reuses.
         self.choice_cache: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
-    def higher_orders(self) -> tuple[TorchOperator, TorchOperator]:
+    def derivative_operators(self) -> tuple[TorchOperator, TorchOperator]:
         """Operators X_bwd and X_bwd2 of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
+    def save_for_derivatives(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
         """Save arguments and reusable results for reverse mode and, if `forwards`, also for forward mode."""
         count = self.op.num_tensors
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[count:]
-        nondifferentiable, result_positions = self.classify_fields(
+        nondifferentiable, result_positions = self.list_constant_and_reused_fields(
             dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
         )
         # Save graph tensors, too: autograd frees saved tensors after the backward pass, and raises if one was modified.
@@ -60,34 +61,38 @@ class Derivative:
                 *[t for n, t in zip(self.fields, results, strict=True) if n in nondifferentiable]
             )
 
-    def classify_fields(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
+    def list_constant_and_reused_fields(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without a derivative, and the positions of results that bwd reuses.
 
         Fields that were not requested, or do not exist for these attributes, have no derivative. A position is None if
         bwd does not read the result, whose memory can then be freed or overwritten.
         """
-        if self.op.op.selective:
+        if self.op.op.accepts_wrt:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
-        key = tuple([keywords[name] for name in self.op.op.choices])
+        key = tuple([keywords[name] for name in self.op.op.choice_names])
         choice = self.choice_cache.get(key)
         if choice is None:
-            choices = {a.name: find_choice(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices}
+            choices = {
+                a.name: find_choice_index(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices
+            }
             absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
             unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
             result_positions = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
             choice = self.choice_cache[key] = self.constants | absent, result_positions
         return choice
 
-    def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def restore_arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the call's arrays and reusable results by name, and the call's `keywords`."""
         count = self.op.num_tensors
-        arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
+        arrays, keywords = self.op.unflatten_arguments((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
             values |= zip(self.spec.given_back, saved[count:], strict=False)
         return values, keywords
 
-    def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
+    def compute_derivative_fields(
+        self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]
+    ) -> Any:
         """Call a derivative operator with the original graphs, attributes and backend; return the fields by name."""
         if not fields:
             return {}
@@ -95,11 +100,13 @@ class Derivative:
         named = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in named if n in fields}
 
-    def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    def make_zero_output_gradients(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return zeros as the gradients of all outputs, by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
-    def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
+    def make_third_derivative(
+        self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]
+    ) -> Any:
         """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
         For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.compose_multilinear`)
@@ -114,52 +121,56 @@ class Derivative:
             )
             if may_be_differentiated or not supports_third(backend, bwd3.op, keywords):
                 return partial(
-                    self.gradients,
-                    self.curvature(values, keywords, cotangents, {}),
+                    self.compute_curvature_gradients,
+                    self.make_operator_curvature(values, keywords, cotangents, {}),
                     is_last_derivative=not may_be_differentiated,
                 )
             bwd3_values = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
-            return lambda wanted: self.call(bwd3, bwd3_values, keywords, [n for n in wanted if n in bwd3.fields])
+            return lambda wanted: self.compute_derivative_fields(
+                bwd3, bwd3_values, keywords, [n for n in wanted if n in bwd3.fields]
+            )
         names = [n for n in self.inputs if values[n] is not None]
 
-        def compute_order(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-            return self.call(self.higher_orders[order - 1], changed, keywords, fields)
+        def compute_bwd_or_bwd2(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+            return self.compute_derivative_fields(self.derivative_operators[order - 1], changed, keywords, fields)
 
-        return lambda wanted: compose_multilinear(names, values, cotangents, wanted, compute_order)
+        return lambda wanted: compose_multilinear(names, values, cotangents, wanted, compute_bwd_or_bwd2)
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the requested gradients of the arguments, and None for the other arguments."""
         if all(t is None for t in cotangents):  # zero cotangents would yield NaN for arrays with NaN
             return (None,) * len(needed)
-        values, keywords = self.arguments(ctx, ctx.saved_tensors)
+        values, keywords = self.restore_arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
             present = {n: t for n, t in zip(self.fields, cotangents, strict=True) if t is not None and t.numel()}
             wanted = [n for n, need in zip(self.op.array_names, needed, strict=False) if need]
-            grads = self.third(values, keywords, present)(wanted) if present else {}
+            grads = self.make_third_derivative(values, keywords, present)(wanted) if present else {}
             return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
         prefix = "grad_" if self.order == 0 else "gg_"
         prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in prefixed.values()):
-            prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
-        op = self.higher_orders[self.order]
+            prefixed = self.make_zero_output_gradients(ctx, values[self.inputs[0]]) | {
+                n: t for n, t in prefixed.items() if t is not None
+            }
+        op = self.derivative_operators[self.order]
         names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
         fields = [f.name for f in op.op.fields if f.name in names]
-        grads = self.call(op, values | prefixed, keywords, fields)
+        grads = self.compute_derivative_fields(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def compute_plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
+    def compute_native_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
         """Compute `backward` in C++ for a plain call of X_fwd that is differentiated once; otherwise return None.
 
         The arguments of X_bwd are the gradients of the outputs, and the arrays and results of X_fwd. Its fields are the
         derivatives with respect to the arrays of X_fwd, and its attributes are the first ones of X_fwd.
         """
-        bwd = self.higher_orders[0]
+        bwd = self.derivative_operators[0]
         native = bwd.native
         if self.order or native is None or torch.is_grad_enabled():
             return None
         saved, graphs = ctx.saved_tensors, slice(self.op.num_arrays, self.op.num_tensors)
         arrays = [*[cotangents[i] for i in self.output_positions], *saved[: graphs.start], *saved[graphs.stop :]]
-        if native.look(arrays) is None:
+        if native.plain_call_needs_gradient(arrays) is None:
             return None
         wanted = sum([bit for bit, need in zip(native.bits.values(), needed, strict=True) if need])
         try:
@@ -177,24 +188,26 @@ class Derivative:
         With the tangents passed to X_bwd2 as gg_input, its field grad_output is the Jacobian-vector product. Because
         second derivatives are symmetric, its other fields are the derivatives of the gradients along the tangents.
         """
-        values, keywords = self.arguments(ctx, saved)
+        values, keywords = self.restore_arguments(ctx, saved)
         tangents_by_name = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
-        left = self.classify_fields(keywords)[0]
-        bwd, bwd2 = self.higher_orders
+        left = self.list_constant_and_reused_fields(keywords)[0]
+        bwd, bwd2 = self.derivative_operators
         direction = {f"gg_{n}": tangents_by_name[n] for n in self.inputs if n in tangents_by_name}
         if self.order == 2:
             by_field = self.compute_bwd2_tangents(values, keywords, tangents_by_name)
         elif self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
+            by_field = self.compute_derivative_fields(
+                bwd2, values | self.make_zero_output_gradients(ctx, values[self.inputs[0]]) | direction, keywords, names
+            )
             by_field = {n.removeprefix("grad_"): t for n, t in by_field.items()}
         else:
             fields = tuple(n for n in self.fields if n not in left)
-            by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
+            by_field = self.compute_derivative_fields(bwd2, values | direction, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in tangents_by_name for n in grads):
                 more = values | {n: tangents_by_name.get(n, torch.zeros_like(values[n])) for n in grads}
-                for n, t in self.call(bwd, more, keywords, fields).items():
+                for n, t in self.compute_derivative_fields(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
         # Torch requires a tangent for each differentiable result.
         named = ((n, by_field.get(n)) for n in self.fields)
@@ -210,34 +223,38 @@ class Derivative:
         if self.spec.is_multilinear(keywords):
             by_field: dict[str, torch.Tensor] = {}
 
-            def add_fields(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
+            def add_bwd2_fields(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
                 fields = tuple(n for n in wanted if n not in without)
-                for n, t in self.call(self.higher_orders[1], {**values, **changed}, keywords, fields).items():
+                for n, t in self.compute_derivative_fields(
+                    self.derivative_operators[1], {**values, **changed}, keywords, fields
+                ).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
 
             grads = [f"grad_{n}" for n in self.outputs]
             if any(f"gg_{n}" in tangents_by_name for n in names):
-                add_fields({f"gg_{n}": tangents_by_name.get(f"gg_{n}") for n in names})
+                add_bwd2_fields({f"gg_{n}": tangents_by_name.get(f"gg_{n}") for n in names})
             if any(n in tangents_by_name for n in grads):
-                add_fields({n: tangents_by_name.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
+                add_bwd2_fields({n: tangents_by_name.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
             for n in names:
                 if n in tangents_by_name:
-                    add_fields({n: tangents_by_name[n], f"gg_{n}": None}, (n,))
+                    add_bwd2_fields({n: tangents_by_name[n], f"gg_{n}": None}, (n,))
             return by_field
         mixed = {n: tangents_by_name[f"gg_{n}"] for n in names if f"gg_{n}" in tangents_by_name}
-        return self.gradients(self.curvature(values, keywords, tangents_by_name, mixed), wanted)
+        return self.compute_curvature_gradients(
+            self.make_operator_curvature(values, keywords, tangents_by_name, mixed), wanted
+        )
 
-    def curvature(self, *arguments: Any) -> Any:
-        """Call `trigraph.torch.plain.make_curvature` for this operator."""
+    def make_operator_curvature(self, *arguments: Any) -> Any:
+        """Call `trigraph.torch.plain.make_curvature_function` for this operator."""
         values, keywords, *more = arguments
         # `view_as` removes wrappers of finished torch.func levels, as any torch operation does but `vjp` does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
-        return make_curvature(self.spec, values, keywords, *more)
+        return make_curvature_function(self.spec, values, keywords, *more)
 
-    def gradients(
+    def compute_curvature_gradients(
         self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], is_last_derivative: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Return the gradients of the function from `make_curvature` with respect to the wanted arrays.
+        """Return the gradients of the function from `make_curvature_function` with respect to the wanted arrays.
 
         `is_last_derivative` means that nothing is recorded and no array has a tangent, so that plain autograd suffices.
         """
@@ -253,15 +270,17 @@ class Derivative:
         return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 
-def register() -> None:
+def register_derivatives() -> None:
     """Set the `Derivative` of each operator, and register derivatives with torch for compiled programs."""
     for name, op in OPERATORS_OF_TORCH.items():
-        derivative = op.derivative = Derivative(op)
+        derivative = op.derivative = OperatorDerivatives(op)
 
-        def backward(ctx: Any, *cotangents: Any, derivative: Derivative = derivative) -> tuple[Any, ...]:
+        def backward(ctx: Any, *cotangents: Any, derivative: OperatorDerivatives = derivative) -> tuple[Any, ...]:
             return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
 
         if op.op.order < 3:
-            torch.library.register_autograd(f"trigraph::{name}", backward, setup_context=derivative.save, lib=LIBRARY)
+            torch.library.register_autograd(
+                f"trigraph::{name}", backward, setup_context=derivative.save_for_derivatives, lib=LIBRARY
+            )
             if op.native is not None:
-                op.native.register_autograd(backward, derivative.save)
+                op.native.register_autograd(backward, derivative.save_for_derivatives)

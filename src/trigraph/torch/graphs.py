@@ -24,7 +24,13 @@ from trigraph.graphs import CSC, GRAPH_HOOKS, GRAPH_TYPES, LongRows, ReverseCSC,
 from trigraph.graphs.edge_graph import EdgeGraph, build_with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import Memory, call_in_new_thread, on_device, tensor_from, view_array
+from trigraph.torch.arrays import (
+    BorrowedMemory,
+    call_in_new_thread,
+    share_device_with_cupy,
+    view_array,
+    view_array_as_tensor,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,9 +54,9 @@ def view_tensor(array: Any) -> Any:
     if array is None or isinstance(array, torch.Tensor):
         return array
     if not isinstance(array, np.ndarray):
-        return tensor_from(array)
+        return view_array_as_tensor(array)
     # Torch warns about read-only arrays, so pass a writeable alias of the array; nothing writes to it.
-    return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
+    return torch.from_numpy(np.ndarray(array.shape, array.dtype, BorrowedMemory.at_address(array.ctypes.data, array)))
 
 
 def _to_ordinary_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
@@ -86,7 +92,7 @@ def _cache_graph_tensors(graph: Any) -> None:
     if graph.kind == "cupy":
         if not torch.backends.cuda.is_built():  # torch was built without CUDA
             return
-        built.setdefault("streams", set()).add(_current_stream(graph))
+        built.setdefault("streams", set()).add(_get_graph_device_stream(graph))
     if "tensors" not in built:
         views = built.setdefault("tensors", _to_ordinary_tensors(getattr(graph, name) for name in parts.arrays))
         views[0].trigraph = _Owner(weakref.ref(graph))
@@ -94,7 +100,7 @@ def _cache_graph_tensors(graph: Any) -> None:
         built.setdefault("reverse_tensors", _to_ordinary_tensors(built["reverse"]))
 
 
-def _current_stream(graph: Any) -> Any:
+def _get_graph_device_stream(graph: Any) -> Any:
     return torch.cuda.current_stream(torch.device(graph.device))
 
 
@@ -102,7 +108,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
     """Keep torch from reusing the memory of graphs built on other streams until the current stream is done with it."""
     for graph in graphs:
         built = {} if graph is None else graph._built
-        if "streams" in built and built["streams"] != {stream := _current_stream(graph)}:
+        if "streams" in built and built["streams"] != {stream := _get_graph_device_stream(graph)}:
             for tensor in (*built["tensors"], *built.get("reverse_tensors", ())):
                 if tensor is not None:
                     tensor.record_stream(stream)
@@ -120,7 +126,7 @@ def find_cached_graph(tensors: tuple[Any, ...]) -> Any:
     return graph if reverse_matches and all(map(operator.is_, forward, own)) else None
 
 
-def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
+def list_graph_tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     """Return a graph's arrays as tensors, followed by its reverse arrays (None for each, unless `reverse`).
 
     Reverse arrays are built once per graph; a compiled program that lacks them builds them in each call.
@@ -152,9 +158,9 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 def _compute_reverse_arrays(
     offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
 ) -> tuple[Any, ...]:
-    with on_device(offsets):
+    with share_device_with_cupy(offsets):
         arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
-        graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
+        graph = assemble_graph("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
         return tuple(view_tensor(array).clone() for array in graph.prepare())
 
 
@@ -165,28 +171,28 @@ def _fake_reverse_arrays(
     return tuple(offsets.new_empty(n) for n in counts)
 
 
-def list_numbers(graph: Any) -> tuple[int, ...]:
+def list_graph_numbers(graph: Any) -> tuple[int, ...]:
     """Return the numbers of a graph, with flags as 1 or 0; symbolic sizes stay symbolic."""
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
-def list_constants(graph: Any) -> tuple[int, ...]:
+def list_graph_constants(graph: Any) -> tuple[int, ...]:
     """Return those numbers of a graph that tensor shapes do not determine, rounded by `coarsen_attribute`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
-    named = zip(GRAPH_PARTS[type(graph).__name__].numbers, list_numbers(graph), strict=True)
+    named = zip(GRAPH_PARTS[type(graph).__name__].numbers, list_graph_numbers(graph), strict=True)
     return tuple(coarsen_attribute(k, n) for k, n in named if k not in derived)
 
 
-def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Build a graph from its tensors, including reverse tensors, and the numbers from `list_constants`."""
+def build_graph_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Build a graph from its tensors, including reverse tensors, and the numbers from `list_graph_constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
     sizes = {name: named[array].shape[0] - excess for name, array, excess in parts.reverse_lengths}
     rest = iter(counts)
-    return assemble(type_name, tuple(arrays), [sizes[n] if n in sizes else next(rest) for n in parts.numbers])
+    return assemble_graph(type_name, tuple(arrays), [sizes[n] if n in sizes else next(rest) for n in parts.numbers])
 
 
-def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
+def assemble_graph(type_name: str, arrays: Any, counts: Any) -> Any:
     """Build a graph from arrays and numbers that were checked before; return None if the first array is None."""
     if arrays[0] is None:
         return None
@@ -205,14 +211,16 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
     return graph
 
 
-def assemble_from_memory(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long_rows: Any = None) -> Any:
+def assemble_graph_sharing_memory(
+    type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long_rows: Any = None
+) -> Any:
     """Build a graph, without checks, whose arrays share the memory of tensors (including reverse tensors).
 
     The tensor values may change later; the numbers must not. `long_rows` maps names of offset arrays to their
     `LongRows`. Other offset arrays must never have long rows, because no call searches for them.
     """
-    with on_device(tensors_of_graph[0]):
-        graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
+    with share_device_with_cupy(tensors_of_graph[0]):
+        graph = assemble_graph(type_name, tuple(map(view_array, tensors_of_graph)), counts)
         long_rows = {n: LongRows(*map(view_array, tensors_of_rows)) for n, tensors_of_rows in (long_rows or {}).items()}
     count = len(GRAPH_PARTS[type_name].arrays)
     graph._built.update(tensors=tensors_of_graph[:count], reverse_tensors=tensors_of_graph[count:])
@@ -241,7 +249,7 @@ class GraphTensors:
     Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object that
     works with `trigraph.torch` only. The graph is not checked, even if its tensors were modified. A program exported
     with :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, accepts graphs of any size with the same
-    `list_numbers`.
+    `list_graph_numbers`.
     """
 
     type_name: str
@@ -261,8 +269,8 @@ class GraphTensors:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
         # Copy the tensors: the caller may modify a `GraphTensors`, but must not modify a checked graph.
-        copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
-        return cls(type(graph).__name__, copies, list(list_constants(graph)))
+        copies = [None if t is None else t.detach().clone() for t in list_graph_tensors(graph, True)]
+        return cls(type(graph).__name__, copies, list(list_graph_constants(graph)))
 
     @property
     def dynamic_shapes(self) -> list[Any]:
@@ -272,7 +280,7 @@ class GraphTensors:
 
     def graph(self) -> Any:
         """Return a graph object whose arrays are these tensors."""
-        return build_from_tensors(self.type_name, self.tensors, self.numbers)
+        return build_graph_from_tensors(self.type_name, self.tensors, self.numbers)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
@@ -323,13 +331,13 @@ def exclude_from_compilation(function: Callable[P, R]) -> Callable[P, R]:
     disabled: Callable[P, R] | None = None
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_uncompiled(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal disabled
         if torch.compiler.is_dynamo_compiling() and disabled is None:
             disabled = _disable_compilation(function)
         return (disabled or function)(*args, **kwargs)
 
-    return copy_code(call)
+    return give_own_code_object(call_uncompiled)
 
 
 def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
@@ -343,7 +351,7 @@ def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compiler.disable(function, **reason)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def copy_code(function: Callable[P, R]) -> Callable[P, R]:
+def give_own_code_object(function: Callable[P, R]) -> Callable[P, R]:
     """Give a function its own code object, which it would otherwise share with others from the same source.
 
     Torch's compiler limits the number of compilations per code object.
@@ -352,7 +360,7 @@ def copy_code(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def _exclude_constructors(cls: type) -> None:
+def _exclude_constructors_from_compilation(cls: type) -> None:
     """Exclude graph-building methods, which use NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
@@ -361,7 +369,7 @@ def _exclude_constructors(cls: type) -> None:
             setattr(cls, name, classmethod(outside) if is_classmethod else outside)
 
 
-def register(library: torch.library.Library) -> None:
+def register_graphs(library: torch.library.Library) -> None:
     """Register graph objects with torch, and let all graphs built from now on cache their tensors."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
     library.define(
@@ -377,5 +385,5 @@ def register(library: torch.library.Library) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 itself calls a deprecated function
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in GRAPH_TYPES.values():
-        _exclude_constructors(cls)
+        _exclude_constructors_from_compilation(cls)
         cls.__reduce_ex__ = _reduce_graph  # type: ignore[assignment, method-assign]

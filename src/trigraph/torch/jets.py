@@ -114,7 +114,7 @@ def apply_linear(function: Callable[[Tensor], Tensor], x: Jet) -> Jet:
 def extend_join(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Extend `torch.stack` or `torch.concatenate` from tensors to jets."""
 
-    def of(arguments: Sequence[Any], axis: int = 0) -> Any:
+    def join_tensors_or_jets(arguments: Sequence[Any], axis: int = 0) -> Any:
         if not any(isinstance(a, Jet) for a in arguments):
             return function(arguments, axis)
         jets = [to_jet(a).parts for a in arguments]
@@ -127,7 +127,7 @@ def extend_join(function: Callable[..., Tensor]) -> Callable[..., Any]:
             for part in parts
         )
 
-    return of
+    return join_tensors_or_jets
 
 
 def apply_multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
@@ -158,7 +158,7 @@ def extend_elementwise(function: Callable[..., Tensor], *derivatives: Callable[.
     `derivatives` are the function's first two derivatives, as functions of its value and its argument.
     """
 
-    def of(x: Any) -> Any:
+    def apply_to_tensor_or_jet(x: Any) -> Any:
         if not isinstance(x, Jet):
             return function(x)
         x0, *rest = x.parts
@@ -172,7 +172,7 @@ def extend_elementwise(function: Callable[..., Tensor], *derivatives: Callable[.
             parts[2] = curved if parts[2] is None else parts[2] + curved
         return Jet([y, *parts])
 
-    return of
+    return apply_to_tensor_or_jet
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:

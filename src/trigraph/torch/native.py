@@ -12,30 +12,30 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.checks import find_choice
-from trigraph.fortran.levels import LIBRARY, torch_operators
-from trigraph.fortran.threads import lead_library
+from trigraph.checks import find_choice_index
+from trigraph.fortran.levels import LIBRARY, describe_torch_operators
+from trigraph.fortran.threads import synchronise_library
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.table import GRAPH_PARTS, Operator
-from trigraph.torch.graphs import tensors
+from trigraph.torch.graphs import list_graph_tensors
 
 REFUSAL_ERRORS = (RuntimeError, ValueError, MemoryError)
 _ORDINARY_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
-def _load_library() -> Any:
+def _load_native_operators() -> Any:
     """Load the C++ operators, and return their namespace, or None if they were not built."""
-    if torch_operators()[0] != "C++":
+    if describe_torch_operators()[0] != "C++":
         return None
     try:
-        lead_library()
+        synchronise_library()
     except (ImportError, ValueError):  # no build of the fast path is usable; each call will raise this error
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
 
 
-_OPERATORS = _load_library()
+_OPERATORS = _load_native_operators()
 _FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else None
 
 
@@ -47,11 +47,17 @@ class NativeOperator:
         self.start = numbers  # position of the first attribute in the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        self.mask_cache: dict[str, int] = {}  # cached results of `make_mask`, keyed by its argument
+        self.mask_cache: dict[str, int] = {}  # cached results of `make_field_mask`, keyed by its argument
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
-        cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
-        self.graphs: list[Any] = [(g.name, g.optional, cls, parts) for g in (op.graph.arguments if op.graph else ())]
+        cls, parts = (
+            (GRAPH_TYPES[op.graph_kind.type_name], GRAPH_PARTS[op.graph_kind.type_name])
+            if op.graph_kind
+            else (None, None)
+        )
+        self.graphs: list[Any] = [
+            (g.name, g.optional, cls, parts) for g in (op.graph_kind.arguments if op.graph_kind else ())
+        ]
         self.eager = getattr(_OPERATORS, f"eager_{op.name}").default
         assert _FRAGMENT is not None
         _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
@@ -59,10 +65,10 @@ class NativeOperator:
             f"trigraph_cpu::{op.name}", lambda *args: fake(*self.decode_arguments(args)), lib=_FRAGMENT
         )
 
-        def rule(info: Any, in_dims: Any, *args: Any) -> Any:
+        def apply_vmap_rule(info: Any, in_dims: Any, *args: Any) -> Any:
             return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.decode_arguments(args))
 
-        torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
+        torch.library.register_vmap(f"trigraph_cpu::{op.name}", apply_vmap_rule, lib=_FRAGMENT)
 
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
         """Register the derivative of ``trigraph::X``, for programs that are differentiated after tracing."""
@@ -73,7 +79,7 @@ class NativeOperator:
             lib=_FRAGMENT,
         )
 
-    def look(self, arrays: Sequence[Any]) -> bool | None:
+    def plain_call_needs_gradient(self, arrays: Sequence[Any]) -> bool | None:
         """Return whether one of the arrays requires a gradient, or None if the call is not plain.
 
         A call is plain if its arrays are ordinary CPU tensors, outside compiled programs, transforms and forward mode.
@@ -96,7 +102,7 @@ class NativeOperator:
         except RuntimeError:
             return None
 
-    def list_other_arguments(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
+    def list_arguments_after_arrays(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
         """Return the arguments after the arrays, or None if the operator does not support the graphs or attributes.
 
         With `reverse`, include the reverse arrays of graphs.
@@ -109,28 +115,28 @@ class NativeOperator:
                 rest += [None] * (len(parts.arrays) + len(parts.reverse))
                 numbers += [0] * len(parts.numbers)
             elif type(graph) is cls and graph.kind == "numpy":
-                rest += tensors(graph, reverse)
+                rest += list_graph_tensors(graph, reverse)
                 numbers += [+getattr(graph, n) for n in parts.numbers]
             else:
                 return None
         for attribute in self.op.attributes:
             value = keywords[attribute.name]
-            if type(value) not in attribute.kinds:
+            if type(value) not in attribute.value_types:
                 return None
-            numbers.append(find_choice(attribute.choices, value) if attribute.choices else value)
-        if self.op.selective:
-            numbers.append(self.make_mask(keywords["wanted"]))
+            numbers.append(find_choice_index(attribute.choices, value) if attribute.choices else value)
+        if self.op.accepts_wrt:
+            numbers.append(self.make_field_mask(keywords["wanted"]))
         return rest + numbers
 
     def encode_arguments(self, args: Any) -> list[Any]:
         """Convert the arguments of ``trigraph::X`` to those of ``trigraph_cpu::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
-        numbers = [find_choice(a.choices, v) if a.choices else v for a, v in given]
-        if not self.op.selective:
+        numbers = [find_choice_index(a.choices, v) if a.choices else v for a, v in given]
+        if not self.op.accepts_wrt:
             return [*args[: self.start], *numbers]
-        return [*args[: self.start], *numbers, self.make_mask(args[-1])]
+        return [*args[: self.start], *numbers, self.make_field_mask(args[-1])]
 
-    def make_mask(self, wanted: str) -> int:
+    def make_field_mask(self, wanted: str) -> int:
         """Return the bit mask of the fields named in `wanted`, a comma-separated list."""
         mask = self.mask_cache.get(wanted)
         if mask is None:
@@ -141,7 +147,7 @@ class NativeOperator:
         """Convert the arguments of ``trigraph_cpu::X`` to those of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
-        wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []
+        wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.accepts_wrt else []
         return [*args[: self.start], *values, "", *wanted]
 
     def __call__(self, args: Any) -> Any:
@@ -152,7 +158,7 @@ class NativeOperator:
             return None
 
 
-def native(op: Operator, *rules: Any) -> NativeOperator | None:
+def make_native_operator(op: Operator, *rules: Any) -> NativeOperator | None:
     """Return the C++ version of an operator, or None if there is none.
 
     For definitions that are linear for some attributes, X_bwd3 has no C++ version: those choices use lower orders.

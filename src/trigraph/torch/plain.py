@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
-from trigraph.torch.graphs import assemble, tensors
+from trigraph.torch.graphs import assemble_graph, list_graph_tensors
 from trigraph.torch.jets import (
     PARTS,
     Jet,
@@ -25,7 +25,7 @@ from trigraph.torch.jets import (
     to_jet,
 )
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.torch.signatures import EntrywiseFunction, allow_nesting
+from trigraph.torch.signatures import SequentialVmapFunction, allow_nesting
 
 Values = Mapping[str, Any]
 # Maps each `Segments` argument to the name of its index array in `trigraph.plain`.
@@ -44,7 +44,7 @@ def _find_extremum(rows: Tensor, index: Tensor, num: int, reduction: str) -> Ten
     return zeros.scatter_reduce(0, each, rows, f"a{reduction}", include_self=False)
 
 
-def _group_rows(index: Tensor, num: int) -> tuple[Any, ...]:
+def _make_group_arrays(index: Tensor, num: int) -> tuple[Any, ...]:
     """Return the number of groups and the graph arrays for `_call_gno_aggregate`.
 
     The graph has an edge from source p to destination p for each row p, with kernel index[p].
@@ -61,12 +61,12 @@ def _call_gno_aggregate(
 ) -> Any:
     num, rows, index, offsets, positions = groups
     own = rows[:-1]
-    graph = assemble("CSC", (rows, own, index, own, rows, own, offsets, positions), (index.shape[0], num, 1, 0))
+    graph = assemble_graph("CSC", (rows, own, index, own, rows, own, offsets, positions), (index.shape[0], num, 1, 0))
     keywords = {"graph": graph, "f_in": widths[0], "f_out": widths[1], "backend": "", **wanted}
     return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
 
 
-class _Trilinear(EntrywiseFunction):
+class _TrilinearDerivative(SequentialVmapFunction):
     """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the group of row p.
 
     `gno_aggregate` computes each derivative without storing a matrix per row. With shapes a (rows, A), b (rows, B) and
@@ -100,7 +100,7 @@ class _Trilinear(EntrywiseFunction):
         grads: list[Tensor | None] = []
         for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True):
             first, second = (values[n] for n in range(3) if n != k)
-            grads.append(_apply_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
+            grads.append(_differentiate_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
         return None, *grads, *(None for _ in range(5))
 
     @staticmethod
@@ -108,18 +108,18 @@ class _Trilinear(EntrywiseFunction):
     def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
         x, y, *arrays = saved
         groups = (ctx.number, *arrays)
-        by_x = 0 if x_dot is None else _apply_trilinear(ctx.which, x_dot, y, groups)
-        return by_x if y_dot is None else by_x + _apply_trilinear(ctx.which, x, y_dot, groups)
+        by_x = 0 if x_dot is None else _differentiate_trilinear(ctx.which, x_dot, y, groups)
+        return by_x if y_dot is None else by_x + _differentiate_trilinear(ctx.which, x, y_dot, groups)
 
 
-def _apply_trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
-    return _Trilinear.apply(which, x, y, *groups)  # type: ignore[no-any-return]
+def _differentiate_trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
+    return _TrilinearDerivative.apply(which, x, y, *groups)  # type: ignore[no-any-return]
 
 
-_sum_outer_products, _multiply_by_group = partial(_apply_trilinear, 2), partial(_apply_trilinear, 1)
+_sum_outer_products, _multiply_by_group = partial(_differentiate_trilinear, 2), partial(_differentiate_trilinear, 1)
 
 
-def _sum_jet_products(a: Any, b: Any, groups: Any) -> Jet:
+def _sum_jet_outer_products(a: Any, b: Any, groups: Any) -> Jet:
     """Extend `_sum_outer_products` to jets; one call multiplies a part of `a` by all parts of `b` that count."""
     a, b = to_jet(a), to_jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
@@ -135,7 +135,7 @@ def _sum_jet_products(a: Any, b: Any, groups: Any) -> Jet:
     return Jet(sums)
 
 
-class _Bessel(EntrywiseFunction):
+class _SphericalBesselPair(SequentialVmapFunction):
     """Spherical Bessel functions j_l and j_(l+1), whose derivatives are computed from both values (DLMF 10.51.2)."""
 
     @staticmethod
@@ -160,11 +160,11 @@ class _Bessel(EntrywiseFunction):
         return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
 
 
-def _compute_bessel(l: int, x: Any) -> Any:  # noqa: E741
+def _compute_spherical_bessel(l: int, x: Any) -> Any:  # noqa: E741
     if not isinstance(x, Jet):
-        return _Bessel.apply(l, x)[0]
+        return _SphericalBesselPair.apply(l, x)[0]
     values = x.parts[0]
-    j, above = _Bessel.apply(l, values)
+    j, above = _SphericalBesselPair.apply(l, values)
     return extend_elementwise(
         lambda x: j,
         lambda j, x: l / x * j - above,
@@ -172,12 +172,12 @@ def _compute_bessel(l: int, x: Any) -> Any:  # noqa: E741
     )(x)
 
 
-class _Harmonics(EntrywiseFunction):
+class _Harmonics(SequentialVmapFunction):
     """`trigraph.plain.harmonics`, with derivatives computed as products with constant matrices."""
 
     @staticmethod
     def forward(unit: Tensor, gradient: Tensor) -> Tensor:
-        return plain.harmonics(LIBRARY, unit, math.isqrt(gradient.shape[0]))  # type: ignore[no-any-return]
+        return plain.spherical_harmonics(LIBRARY, unit, math.isqrt(gradient.shape[0]))  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -204,7 +204,7 @@ def _differentiate_harmonics(S: Tensor, gradient: Tensor) -> Tensor:
 def _compute_harmonics(unit: Any, degree: int) -> Any:
     values, *rest = to_jet(unit).parts
     assert values is not None
-    constants = plain.harmonics_gradient(degree).transpose(1, 0, 2).reshape(degree**2, -1)
+    constants = plain.build_harmonics_gradient_matrices(degree).transpose(1, 0, 2).reshape(degree**2, -1)
     gradient = torch.from_numpy(constants.copy()).to(values.device, values.dtype)
     S = _Harmonics.apply(values, gradient)
     if not isinstance(unit, Jet):
@@ -217,12 +217,12 @@ def _compute_harmonics(unit: Any, degree: int) -> Any:
     return Jet([S, first, second, mixed])
 
 
-class _Softmax(EntrywiseFunction):
+class _Softmax(SequentialVmapFunction):
     """Softmax whose derivatives use deviations from means, because the quotient rule suffers from cancellation."""
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
-        return plain.softmax(LIBRARY, logit, index, num)  # type: ignore[no-any-return]
+        return plain.softmax_by_destination(LIBRARY, logit, index, num)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
@@ -259,18 +259,18 @@ def _compute_softmax(logit: Any, index: Tensor, num: int) -> Any:
     return Jet([alpha, *(None if t is None else alpha * t for t in (first, second, mixed))])
 
 
-LIBRARY = plain.Library(
+LIBRARY = plain.FrameworkFunctions(
     xp=JetFunctions(),
     scatter=extend_linear(_scatter_add),
-    groups=_group_rows,
-    outer=lambda a, b, groups: (_sum_jet_products if isinstance(b, Jet) else _sum_outer_products)(a, b, groups),
+    groups=_make_group_arrays,
+    outer=lambda a, b, groups: (_sum_jet_outer_products if isinstance(b, Jet) else _sum_outer_products)(a, b, groups),
     times=lambda a, b, groups: apply_multilinear(lambda a, b: _multiply_by_group(a, b, groups), a, b),
     extremum=_find_extremum,
     constant=lambda x: x.detach(),  # for a jet, the value without derivatives
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
     harmonics=_compute_harmonics,
     softmax=_compute_softmax,
-    bessel=_compute_bessel,
+    bessel=_compute_spherical_bessel,
     wide=extend_linear(torch.Tensor.double),
     array=extend_linear(
         lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)
@@ -278,7 +278,7 @@ LIBRARY = plain.Library(
 )
 
 
-def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _list_graph_arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the index arrays of the graphs, and `keywords` extended by the sizes of the graphs."""
     arrays: dict[str, Tensor] = {}
     kind = GRAPHS[spec.graph] if spec.graph else None
@@ -286,7 +286,7 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         graph = keywords[argument.name]
         if graph is None:
             continue
-        named = dict(zip(GRAPH_PARTS[type(graph).__name__].arrays, tensors(graph, False), strict=False))
+        named = dict(zip(GRAPH_PARTS[type(graph).__name__].arrays, list_graph_tensors(graph, False), strict=False))
         if argument.name in SEGMENT_INDEX_NAMES:
             named = {SEGMENT_INDEX_NAMES[argument.name]: named["index"]}
         arrays |= {n: t.long() for n, t in named.items() if t is not None}
@@ -305,19 +305,19 @@ _convert_dtype = extend_linear(torch.Tensor.to)
 def _make_plain_form(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
-    def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
+    def compute_plain_form(values: Values, keywords: Values) -> tuple[Tensor, ...]:
         """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes); 16-bit floats use float32."""
-        arrays, sizes = _arrays_and_sizes(spec, keywords)
+        arrays, sizes = _list_graph_arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
                 arrays[name] = _convert_dtype(t, torch.float32) if t.dtype.itemsize == 2 else t
         outputs = plain.PLAIN[spec.name](LIBRARY, arrays, sizes)
         return tuple(_convert_dtype(outputs[a.name], values[first].dtype) for a in spec.outputs)
 
-    return function
+    return compute_plain_form
 
 
-def make_curvature(
+def make_curvature_function(
     spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
     """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
@@ -330,7 +330,7 @@ def make_curvature(
     grads = [f"grad_{a.name}" for a in spec.outputs]
     arrays = {n: values[n] for n in (*(f"gg_{n}" for n in names), *grads, *names) if values[n] is not None}
 
-    def compute_number(some: Values) -> Tensor:
+    def compute_curvature(some: Values) -> Tensor:
         all_arrays = {**arrays, **some}
         parts = {n: (all_arrays[n], all_arrays.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
         jets = {n: Jet(None if t is None else t.to(p[0].dtype) for t in p) for n, p in parts.items()}
@@ -342,7 +342,7 @@ def make_curvature(
                     number = number + (factor * part).sum()
         return number
 
-    return arrays, compute_number
+    return arrays, compute_curvature
 
 
 PLAIN = {spec.name: _make_plain_form(spec) for spec in DEFINITIONS}

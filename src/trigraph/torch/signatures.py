@@ -9,10 +9,10 @@ import torch
 from torch.autograd import forward_ad
 
 
-class _WithoutDefaults(inspect.Signature):
+class _SignatureWithoutDefaults(inspect.Signature):
     """Signature for functions without default arguments, which binds any arguments without inspection."""
 
-    class Bound(NamedTuple):
+    class GivenArguments(NamedTuple):
         """The part of `inspect.BoundArguments` that torch uses."""
 
         args: tuple[Any, ...]
@@ -23,12 +23,12 @@ class _WithoutDefaults(inspect.Signature):
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
         """Return the arguments as given."""
-        return self.Bound(args, kwargs)
+        return self.GivenArguments(args, kwargs)
 
 
 def skip_default_arguments(function: type[torch.autograd.Function]) -> None:
     """Skip the search for default arguments in each `function.apply`; `forward` must not have default arguments."""
-    function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
+    function.forward.__signature__ = _SignatureWithoutDefaults()  # type: ignore[attr-defined]
 
 
 def allow_nesting(jvp: Callable[..., Any]) -> Any:
@@ -72,16 +72,16 @@ class ElementwiseFunction(torch.autograd.Function):
         return cls.apply(*moved), 0  # type: ignore[no-untyped-call]
 
 
-class EntrywiseFunction(torch.autograd.Function):
+class SequentialVmapFunction(torch.autograd.Function):
     """Custom function that torch.vmap applies to each entry separately, for the reason in `ElementwiseFunction`."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         """Apply the function to each entry."""
-        return apply_to_entries(cls.apply, info.batch_size, in_dims, args)
+        return apply_to_batch_entries(cls.apply, info.batch_size, in_dims, args)
 
 
-def apply_to_entries(
+def apply_to_batch_entries(
     function: Callable[..., Any], number: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[Any, Any]:
     """Apply a function to each entry of a torch.vmap batch; return the stacked results and their batch dimensions.

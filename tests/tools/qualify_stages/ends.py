@@ -9,17 +9,17 @@ import time
 AT_ONCE = True
 
 
-def parts(place):
+def list_parts(place):
     return ["hangs", "raises", "killed", "exits", "tool", "good", "bad"]
 
 
-def prefix(part, place):
+def make_command_prefix(part, place):
     if part == "tool":
         raise FileNotFoundError("the tool is not there")
     return []
 
 
-def run(part, place, notes):
+def run_part(part, place, notes):
     notes.add("before", True)
     if part == "raises":
         raise RuntimeError("an illegal memory access was encountered")

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.torch.arrays import has_storage, on_device, view_array
+from trigraph.torch.arrays import has_storage, share_device_with_cupy, view_array
 from trigraph.torch.library import has_tangents
 from trigraph.torch.signatures import ElementwiseFunction, allow_nesting, skip_default_arguments
 
@@ -64,7 +64,7 @@ class _SiLUDoubleBackward(ElementwiseFunction):
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         if _kernel_supports(gg, grad, x):
-            return _run_kernel(2, gg, grad, x)
+            return _launch_silu_kernel(2, gg, grad, x)
         # With s = sigmoid(x), f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which
         # torch sets to 1 below the threshold x = -40, where s is less than the rounding error of 1.
         first = _silu_backward(gg, x)
@@ -77,7 +77,7 @@ class _SiLUDoubleBackward(ElementwiseFunction):
         tensors = ggg_grad, ggg_x, gg, grad, x
         # The kernel is not differentiable: use it only if gradients are disabled and no tensor has a tangent.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _kernel_supports(*tensors):
-            return _run_kernel(3, *tensors)
+            return _launch_silu_kernel(3, *tensors)
         first, second, third = _compute_silu_derivatives(x)
         return (
             ggg_grad * first + ggg_x * grad * second,
@@ -125,10 +125,10 @@ def _kernel_supports(*tensors: Tensor) -> bool:
     )
 
 
-def _run_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+def _launch_silu_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
-    with on_device(given[-1]):
+    with share_device_with_cupy(given[-1]):
         arrays = [view_array(t.view(-1)) for t in (*given, *results)]
         if given[-1].is_cuda:
             from trigraph.gpu.silu import fill_silu_derivatives as fill_on_device

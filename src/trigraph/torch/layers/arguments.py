@@ -10,17 +10,17 @@ from trigraph.arrays import require_count
 from trigraph.table import OPERATORS
 
 
-def _read_bounds(symbol: str) -> tuple[int, ...]:
+def _get_size_bounds(symbol: str) -> tuple[int, ...]:
     """Return the smallest and, if limited, the largest value of a size in the shapes of `radial_basis`."""
-    limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
+    limits = OPERATORS["radial_basis_fwd"].definition.get_limited_symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
 
 BOUNDS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("num_blocks", "num_before_skip", "num_after_skip", "num_output_layers"), (0,)),
-    "num_spherical": _read_bounds("num_spherical"),
-    "num_radial": _read_bounds("num_radial"),
-    "envelope_exponent": _read_bounds("envelope_exponent"),
+    "num_spherical": _get_size_bounds("num_spherical"),
+    "num_radial": _get_size_bounds("num_radial"),
+    "envelope_exponent": _get_size_bounds("envelope_exponent"),
 }
 
 
@@ -30,7 +30,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
         require_count(owner, name, value, *BOUNDS.get(name, (1,)))
 
 
-def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
+def require_channel_pair(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
     """Return the feature widths of sources and destinations, given as an int or a pair of ints."""
     if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
         source, destination = (require_count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
@@ -52,7 +52,7 @@ def widen_half_precision(*values: Any) -> list[Any]:
     ]
 
 
-def count_inputs(linear: torch.nn.Module | None) -> int | None:
+def count_input_features(linear: torch.nn.Module | None) -> int | None:
     """Return the number of input features of a linear layer.
 
     Return None if the number is unknown: for adapters, sequences, quantized or parametrized layers, and lazy layers

@@ -8,25 +8,27 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trigraph.arrays import (
-    as_array,
     check_memory,
     check_range,
     copy_read_only,
+    describe_type,
     find_device,
     name_library,
     require_count,
-    type_label,
+    view_tensor_memory,
 )
 from trigraph.graphs import CSC, enter_device
-from trigraph.graphs.counting import counts_fit
+from trigraph.graphs.counting import counts_fit_c_int
 from trigraph.torch.arrays import call_in_new_thread, has_storage, is_batched
-from trigraph.torch.graphs import GraphTensors, exclude_from_compilation, tensors, view_tensor
+from trigraph.torch.graphs import GraphTensors, exclude_from_compilation, list_graph_tensors, view_tensor
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 
 
-def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
+def check_matrix_shape(
+    owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None
+) -> None:
     """Raise unless a value is a tensor of shape (rows, width); None matches any size. Errors show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
@@ -38,15 +40,15 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
-def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
+def check_node_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
     """Raise unless the features of sources, and of destinations if given, have the given widths."""
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
-    check_rows(owner, names[0], src, src_width, "num_src_nodes, in_channels")
+    check_matrix_shape(owner, names[0], src, src_width, "num_src_nodes, in_channels")
     if dst is not None:
-        check_rows(owner, names[1], dst, dst_width, "num_dst_nodes, in_channels")
+        check_matrix_shape(owner, names[1], dst, dst_width, "num_dst_nodes, in_channels")
 
 
-def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
+def check_features_match_graph(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
     """Raise unless features have a row for each node of the graph and are on the graph's device."""
     if graph.device != find_device(src):
         raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {find_device(src)}, where x is")
@@ -84,7 +86,7 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     if torch.compiler.is_compiling():
         return
     if is_batched(edge_index):
-        raise TypeError(f"{owner}: edge_index is {type_label(edge_index)}; expected the same edges for all entries")
+        raise TypeError(f"{owner}: edge_index is {describe_type(edge_index)}; expected the same edges for all entries")
     if edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{owner}: edge_index is a tensor, whose values the host has to read, while a CUDA graph is captured; "
@@ -123,7 +125,7 @@ def list_matrix_edges(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, t
     return torch.stack([src.long(), dst.long()]), matrix.values()
 
 
-def make_matrix(
+def make_sparse_matrix(
     edge_index: torch.Tensor, values: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, layout: torch.layout
 ) -> torch.Tensor:
     """Return edge values as a sparse matrix (num_dst_nodes, num_src_nodes, ...) in the given layout."""
@@ -132,18 +134,18 @@ def make_matrix(
     return matrix if layout is torch.sparse_coo else matrix.to_sparse(layout=layout)
 
 
-def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError, like `find_graph`, if a node index is out of range. Compiled programs skip this check."""
+def check_node_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
+    """Raise ValueError, like `check_and_find_graph`, if a node index is out of range; compiled programs do not."""
     if torch.compiler.is_compiling():
         return
-    rows = as_array(edge_index, f"{owner}: edge_index")
+    rows = view_tensor_memory(edge_index, f"{owner}: edge_index")
     if name_library(rows) is None:  # the tensor is symbolic, or batched by torch.vmap
         return
     with _name_layer_in_errors(owner), enter_device(rows):
-        _check_ranges(rows, num_src_nodes, num_dst_nodes)
+        _check_index_ranges(rows, num_src_nodes, num_dst_nodes)
 
 
-def _check_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
+def _check_index_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
     check_range("CSC", "src", edges[0], num_src_nodes, "num_src_nodes")
     check_range("CSC", "dst", edges[1], num_dst_nodes, "num_dst_nodes")
 
@@ -165,7 +167,7 @@ def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
-class _CachedGraphs:
+class _GraphCacheEntry:
     """Private copy of an edge_index, and the graphs built from it, by (num_src_nodes, num_dst_nodes, self-loops)."""
 
     def __init__(self, edges: Any) -> None:
@@ -173,7 +175,7 @@ class _CachedGraphs:
         self.edges = copy_read_only(edges) if numpy else edges.copy()
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
-    def holds(self, edges: Any) -> bool:
+    def matches_edges(self, edges: Any) -> bool:
         """Return whether an array equals the copy, also in type, device and dtype; synchronizes a CUDA device."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
@@ -183,29 +185,29 @@ class _CachedGraphs:
 MAX_CACHED_TENSORS = (
     16  # maximum number of tensors with cached graphs; a graph needs several times the memory of its tensor
 )
-# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_CachedGraphs.graphs`). Each
+# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_GraphCacheEntry.graphs`). Each
 # lookup compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or
 # other processes cannot be detected otherwise.
 _graph_cache = WeakTensorKeyDictionary()
 
 
 @exclude_from_compilation
-def build_graph(
+def find_or_build_graph(
     owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, loops: bool = False
 ) -> CSC:
-    """Return the graph of an ``edge_index``, with the self-loops of `append_loops` if `loops`.
+    """Return the graph of an ``edge_index``, with the self-loops of `replace_self_loops` if `loops`.
 
     The graph is cached by tensor object, except for subclasses of torch.Tensor and torch.func wrappers.
     """
     with _name_layer_in_errors(owner):
-        edges = as_array(edge_index, "the tensor")
+        edges = view_tensor_memory(edge_index, "the tensor")
         if name_library(edges) is None:
-            raise TypeError(f"CSC: src is {type_label(edge_index)}; expected a torch.Tensor of integers")
+            raise TypeError(f"CSC: src is {describe_type(edge_index)}; expected a torch.Tensor of integers")
         with enter_device(edge_index):
             is_cacheable = type(edge_index) is torch.Tensor and has_storage(edge_index)
-            entry: _CachedGraphs | None = _graph_cache.get(edge_index) if is_cacheable else None  # type: ignore[no-untyped-call]
-            if entry is None or not entry.holds(edges):
-                entry = _CachedGraphs(edges)
+            entry: _GraphCacheEntry | None = _graph_cache.get(edge_index) if is_cacheable else None  # type: ignore[no-untyped-call]
+            if entry is None or not entry.matches_edges(edges):
+                entry = _GraphCacheEntry(edges)
             key = (num_src_nodes, num_dst_nodes, loops)
             if key not in entry.graphs:
                 entry.graphs[key] = _build_graph(entry.edges, *key)
@@ -219,23 +221,23 @@ def build_graph(
 def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
     """Build the graph of an edge array, which must never change."""
     num_loops = min(num_src_nodes, num_dst_nodes)
-    if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + num_loops, num_src_nodes, num_dst_nodes):
-        return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=num_loops if loops else -1)
+    if name_library(edges) == "numpy" and counts_fit_c_int(edges.shape[1] + num_loops, num_src_nodes, num_dst_nodes):
+        return CSC._build_on_host(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=num_loops if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before positions change, because errors show them
-        edges = call_in_new_thread(_prepare_edges, edges, num_loops if loops else None)
+        _check_index_ranges(edges, num_src_nodes, num_dst_nodes)  # before positions change, because errors show them
+        edges = call_in_new_thread(_make_edge_tensor, edges, num_loops if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
-def _prepare_edges(edges: Any, num_nodes: int | None) -> torch.Tensor:
+def _make_edge_tensor(edges: Any, num_nodes: int | None) -> torch.Tensor:
     """Return edges as a tensor, with self-loops if `num_nodes` is given; call `narrow_indices` on CUDA devices."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
-        edge_index, _ = append_loops(edge_index, None, num_nodes, None)
+        edge_index, _ = replace_self_loops(edge_index, None, num_nodes, None)
     return narrow_indices(edge_index)[0] if edge_index.is_cuda else edge_index
 
 
-def extract_graph(owner: str, edge_index: Any) -> Any:
+def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:
     """Return the graph of a `GraphTensors`; return anything else unchanged."""
     if not isinstance(edge_index, GraphTensors):
         return edge_index
@@ -244,31 +246,33 @@ def extract_graph(owner: str, edge_index: Any) -> Any:
     return edge_index.graph()
 
 
-def find_graph(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
+def check_and_find_graph(
+    owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None
+) -> CSC:
     """Check node features, and return the given prepared graph or the graph of an ``edge_index``.
 
     Destination features may be None only with a prepared graph.
     """
-    check_features(owner, src, dst, src_width, dst_width)
-    edge_index = extract_graph(owner, edge_index)
+    check_node_features(owner, src, dst, src_width, dst_width)
+    edge_index = unwrap_graph_tensors(owner, edge_index)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:
             raise ValueError(f"{owner}: x[1] is None and edge_index is a tensor; expected a trigraph.CSC")
-        return build_graph(owner, edge_index, len(src), len(dst))
-    check_nodes(owner, src, dst, edge_index)
+        return find_or_build_graph(owner, edge_index, len(src), len(dst))
+    check_features_match_graph(owner, src, dst, edge_index)
     return edge_index
 
 
 def list_edge_ends(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the source, the destination and the row in edge arrays for each position of a CSC graph."""
-    offsets, indices, edge_ids = tensors(graph, False)[:3]
+    offsets, indices, edge_ids = list_graph_tensors(graph, False)[:3]
     nodes = torch.arange(graph.num_dst_nodes, dtype=offsets.dtype, device=offsets.device)
     dst = torch.repeat_interleave(nodes, offsets[1:] - offsets[:-1], output_size=graph.num_positions)
     return indices, dst, edge_ids
 
 
-def split_features(x: Any) -> tuple[Any, Any]:
+def split_bipartite_features(x: Any) -> tuple[Any, Any]:
     """Return the features of sources and of destinations, which are the same unless `x` is a pair."""
     return tuple(x) if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)  # type: ignore[return-value]
 
@@ -297,7 +301,7 @@ def _make_loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes:
     return start.scatter_reduce(0, each, edge_attr, REDUCTIONS[fill_value], include_self=product)
 
 
-def append_loops(
+def replace_self_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute `add_self_loops` for checked arguments."""
@@ -368,4 +372,4 @@ def add_self_loops(
         num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
     if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory of the self-loops and the result
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
-    return append_loops(edge_index, edge_attr, num_nodes, fill_value)
+    return replace_self_loops(edge_index, edge_attr, num_nodes, fill_value)

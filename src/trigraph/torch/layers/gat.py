@@ -7,31 +7,31 @@ from typing import Any
 import torch
 from torch.nn.functional import dropout, leaky_relu
 
-from trigraph.arrays import real_number
+from trigraph.arrays import require_nonnegative_number
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.layers.arguments import (
-    check_channels,
     check_sizes,
-    count_inputs,
+    count_input_features,
     refuse_torchscript,
+    require_channel_pair,
     widen_half_precision,
 )
 from trigraph.torch.layers.edges import (
-    append_loops,
-    build_graph,
     check_edge_index,
-    check_features,
-    check_indices,
-    check_nodes,
+    check_features_match_graph,
+    check_matrix_shape,
+    check_node_features,
+    check_node_indices,
     check_reduction,
-    check_rows,
-    extract_graph,
+    find_or_build_graph,
     is_sparse_matrix,
     list_edge_ends,
     list_matrix_edges,
-    make_matrix,
-    split_features,
+    make_sparse_matrix,
+    replace_self_loops,
+    split_bipartite_features,
+    unwrap_graph_tensors,
 )
 
 
@@ -132,14 +132,14 @@ class GATConv(torch.nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        sizes = check_channels("GATConv", in_channels, -1)
+        sizes = require_channel_pair("GATConv", in_channels, -1)
         if 0 in sizes:
             raise ValueError(f"GATConv: in_channels is {in_channels}; expected at least 1, or -1")
         check_sizes("GATConv", out_channels=out_channels, heads=heads)
         if edge_dim is not None and edge_dim != -1:
             check_sizes("GATConv", edge_dim=edge_dim)
-        real_number("GATConv", "negative_slope", negative_slope)
-        if real_number("GATConv", "dropout", dropout) > 1:
+        require_nonnegative_number("GATConv", "negative_slope", negative_slope)
+        if require_nonnegative_number("GATConv", "dropout", dropout) > 1:
             raise ValueError(f"GATConv: dropout is {dropout}; expected a probability")
         if isinstance(fill_value, str):
             check_reduction("GATConv", fill_value)
@@ -176,21 +176,21 @@ class GATConv(torch.nn.Module):
     __prepare_scriptable__ = refuse_torchscript
 
     @property
-    def _linears(self) -> tuple[Any, Any]:
+    def _node_linears(self) -> tuple[Any, Any]:
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
-    def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def _embed_nodes(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Return source embeddings, destination embeddings and the residual, with None for absent ones."""
-        of_src, of_dst = self._linears
+        of_src, of_dst = self._node_linears
         x_src = of_src(src)
         if dst is None:
             return x_src, None, None
         x_dst = x_src if src is dst and of_src is of_dst else of_dst(dst)
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
-    def _check_sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
+    def _check_and_count_nodes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Check features and edges, and return the numbers of sources and destinations."""
-        check_features("GATConv", src, dst, *map(count_inputs, self._linears))
+        check_node_features("GATConv", src, dst, *map(count_input_features, self._node_linears))
         prepared = isinstance(edge_index, CSC)
         if prepared:
             sizes = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
@@ -204,12 +204,12 @@ class GATConv(torch.nn.Module):
             if tuple(size) != sizes:
                 raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {sizes}")
         if prepared:
-            check_nodes("GATConv", src, dst, edge_index)
+            check_features_match_graph("GATConv", src, dst, edge_index)
         else:
             check_edge_index("GATConv", edge_index, src)
         return sizes
 
-    def _edge_rows(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
+    def _make_edge_feature_matrix(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
         """Return the edge features as a matrix with a row for each edge, or None if they are not used."""
         if edge_attr is None:
             return None
@@ -218,7 +218,9 @@ class GATConv(torch.nn.Module):
         ):
             edge_attr = edge_attr[:, None].flatten(1)
         rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
-        check_rows("GATConv", "edge_attr", edge_attr, count_inputs(self.lin_edge), "num_edges, edge_dim", rows)
+        check_matrix_shape(
+            "GATConv", "edge_attr", edge_attr, count_input_features(self.lin_edge), "num_edges, edge_dim", rows
+        )
         return None if self.lin_edge is None else edge_attr
 
     def forward(
@@ -267,16 +269,16 @@ class GATConv(torch.nn.Module):
         RuntimeError
             During the capture of a CUDA graph, with an `edge_index` that is not a prepared graph.
         """
-        layout, edge_index = None, extract_graph("GATConv", edge_index)
+        layout, edge_index = None, unwrap_graph_tensors("GATConv", edge_index)
         if is_sparse_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:
                 raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, as in the matrix edge_index")
             edge_index, values = list_matrix_edges("GATConv", edge_index)  # type: ignore[arg-type]
             size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
-        src, dst = split_features(x)
-        num_src, num_dst = self._check_sizes(src, dst, edge_index, size)
-        edge_attr = self._edge_rows(edge_attr, edge_index)
+        src, dst = split_bipartite_features(x)
+        num_src, num_dst = self._check_and_count_nodes(src, dst, edge_index, size)
+        edge_attr = self._make_edge_feature_matrix(edge_attr, edge_index)
         uses_torch_operators = return_attention_weights or (self.training and self.dropout > 0)
         graph: Any = edge_index
         if isinstance(edge_index, CSC):
@@ -286,19 +288,19 @@ class GATConv(torch.nn.Module):
                     "graph built from the edges that trigraph.torch.nn.add_self_loops returns"
                 )
         elif uses_torch_operators:
-            check_indices("GATConv", edge_index, num_src, num_dst)
+            check_node_indices("GATConv", edge_index, num_src, num_dst)
         else:  # adding self-loops breaks the graph of compiled programs, so add them before any computation
-            graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
+            graph = find_or_build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
         if self.add_self_loops and (uses_torch_operators or edge_attr is not None):
-            edge_index, edge_attr = append_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
-        x_src, x_dst, residual = self._embed(src, dst)
+            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
+        x_src, x_dst, residual = self._embed_nodes(src, dst)
         edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
         dtype, weights = x_src.dtype, [self.att_src, self.att_dst, None if edges is None else self.att_edge]
         x_src, x_dst, residual, edges, *weights = widen_half_precision(x_src, x_dst, residual, edges, *weights)
         attention = None
         if uses_torch_operators:
             ends = list_edge_ends(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
-            out, attention = self._compute_by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
+            out, attention = self._compute_with_torch_operators(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
             edge_index = torch.stack(ends[:2])  # type: ignore[arg-type]
         else:
             if x_dst is None:
@@ -320,11 +322,11 @@ class GATConv(torch.nn.Module):
         if not return_attention_weights:
             return out
         if layout is not None:
-            edge_index = make_matrix(edge_index, attention, num_src, num_dst, layout)  # type: ignore[arg-type]
+            edge_index = make_sparse_matrix(edge_index, attention, num_src, num_dst, layout)  # type: ignore[arg-type]
             attention = edge_index.values()
         return out, (edge_index, attention)
 
-    def _compute_by_edge(
+    def _compute_with_torch_operators(
         self,
         x_src: torch.Tensor,
         x_dst: torch.Tensor | None,

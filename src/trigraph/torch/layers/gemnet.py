@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import MOST, as_array, check_memory, check_range, require_count
+from trigraph.arrays import MOST, check_memory, check_range, require_count, view_tensor_memory
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import exclude_from_compilation, tensors
+from trigraph.torch.graphs import exclude_from_compilation, list_graph_tensors
 from trigraph.torch.layers.arguments import refuse_torchscript
 
 Index = torch.Tensor | Segments
@@ -38,7 +38,9 @@ def _check_shape(owner: str, name: str, value: Any, symbols: str, *shape: int | 
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){numbers}")
 
 
-def _get_segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
+def _get_or_build_segments(
+    owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int
+) -> Segments:
     """Return prepared segments unchanged, or build the segments of an index tensor."""
     segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
     if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
@@ -57,14 +59,14 @@ def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Seg
         raise type(error)(f"{owner}: {name}: {error}") from None
 
 
-class _Slots:
+class _PaddingSlots:
     """Slots of list members in a padded array with `num_rows` rows and `width` slots per row."""
 
     def __init__(
         self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
     ) -> None:
-        by_row = _get_segments(owner, f"{prefix}_outer", outer, members, rows[1])
-        name, self.outer, self.num_rows = f"{prefix}_inner", tensors(by_row, False)[0].long(), rows[1]
+        by_row = _get_or_build_segments(owner, f"{prefix}_outer", outer, members, rows[1])
+        name, self.outer, self.num_rows = f"{prefix}_inner", list_graph_tensors(by_row, False)[0].long(), rows[1]
         self.owner, self.product = owner, f"{rows[0]} * (max({name}) + 1)"
         if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
             came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
@@ -72,7 +74,11 @@ class _Slots:
         _check_shape(owner, name, inner, members[0], members[1])
         self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
         check_range(
-            owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
+            owner,
+            name,
+            view_tensor_memory(inner, f"{owner}: {name}"),
+            min(self.width, MOST // max(self.num_rows, 1)),
+            "Kmax",
         )
         self.slot = self.outer * self.width + self.inner
         if bool((self.slot.diff() > 0).all()):
@@ -86,7 +92,7 @@ class _Slots:
                 "that an earlier member has; expected a different slot for each member"
             )
 
-    def pad(self, members: torch.Tensor) -> torch.Tensor:
+    def pad_members(self, members: torch.Tensor) -> torch.Tensor:
         """Return an array of shape (num_rows, width, ...) with the members in their slots and zeros elsewhere."""
         if members.is_cpu and not torch.compiler.is_compiling():
             each = members.dtype.itemsize * members.shape[1:].numel()
@@ -95,12 +101,12 @@ class _Slots:
         padded.index_copy_(0, self.slot, members)  # in place, to avoid a second padded array
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
-    def members(self, padded: torch.Tensor) -> torch.Tensor:
+    def select_members(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the members of a padded array; this is the inverse of `pad`."""
         return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
-_find_slots = exclude_from_compilation(_Slots)
+_find_slots = exclude_from_compilation(_PaddingSlots)
 
 
 class BasisEmbedding(torch.nn.Module):
@@ -218,10 +224,10 @@ class BasisEmbedding(torch.nn.Module):
         rad_W1 = FUNCTIONS[f"basis_embedding_{form}"](rad_basis, self.weight)
         if by_atom is not None:
             width = by_atom.width * (rad_W1.shape[2] if rad_W1.dim() == 3 else 1)
-            rad_W1 = by_atom.pad(rad_W1).transpose(1, 2).reshape(by_atom.num_rows, rad_W1.shape[1], width)
+            rad_W1 = by_atom.pad_members(rad_W1).transpose(1, 2).reshape(by_atom.num_rows, rad_W1.shape[1], width)
         if sph_basis is None:
             return rad_W1
-        return rad_W1, sph_basis if by_edge is None else by_edge.pad(sph_basis).transpose(1, 2)
+        return rad_W1, sph_basis if by_edge is None else by_edge.pad_members(sph_basis).transpose(1, 2)
 
     def _embed_triplets(
         self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
@@ -232,7 +238,7 @@ class BasisEmbedding(torch.nn.Module):
             raise ValueError(f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner")
         if idx_rad_inner is not None:
             raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
-        triplets = _get_segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
+        triplets = _get_or_build_segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
         return FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
 
 
@@ -347,18 +353,22 @@ def _compute_bilinear(
     if atom_indices[0] is not None:  # torch.compile does not support `require_count`
         size = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
     edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
-    triplets = _get_segments(owner, "idx_agg_outer", edge_indices[0], members, edges[1])
-    atoms = None if atom_indices[0] is None else _get_segments(owner, "idx_agg2_outer", atom_indices[0], edges, size)
+    triplets = _get_or_build_segments(owner, "idx_agg_outer", edge_indices[0], members, edges[1])
+    atoms = (
+        None
+        if atom_indices[0] is None
+        else _get_or_build_segments(owner, "idx_agg2_outer", atom_indices[0], edges, size)
+    )
     if sph.dim() == 3:
         slots = _find_slots(owner, "idx_agg", triplets, edge_indices[1], members, edges)
         num_spherical = sph.shape[1]
         _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, slots.width)
-        sph = slots.members(sph.transpose(1, 2))
+        sph = slots.select_members(sph.transpose(1, 2))
         if atoms is not None:
             slots = _find_slots(owner, "idx_agg2", atoms, atom_indices[1], edges, ("agg2_out_size", size))
             width = slots.width * num_spherical
             _check_shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", size, interm, width)
-            rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
+            rad_W1 = slots.select_members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
     _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, sph.shape[1])
     return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 

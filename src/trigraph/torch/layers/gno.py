@@ -8,8 +8,8 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_torchscript, widen_half_precision
-from trigraph.torch.layers.edges import check_rows, find_graph, split_features
+from trigraph.torch.layers.arguments import check_sizes, refuse_torchscript, require_channel_pair, widen_half_precision
+from trigraph.torch.layers.edges import check_and_find_graph, check_matrix_shape, split_bipartite_features
 
 
 class GNOLayer(torch.nn.Module):
@@ -69,7 +69,7 @@ class GNOLayer(torch.nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        sizes = check_channels("GNOLayer", in_channels)
+        sizes = require_channel_pair("GNOLayer", in_channels)
         check_sizes("GNOLayer", out_channels=out_channels, coord_dim=coord_dim)
         if hidden is not None:
             check_sizes("GNOLayer", hidden=hidden)
@@ -154,9 +154,9 @@ class GNOLayer(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
-        src, dst = split_features(x)
-        check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
-        graph = find_graph("GNOLayer", edge_index, src, dst, *self.sizes)
+        src, dst = split_bipartite_features(x)
+        check_matrix_shape("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
+        graph = check_and_find_graph("GNOLayer", edge_index, src, dst, *self.sizes)
         dtype, (src, coords, params) = src.dtype, widen_half_precision(src, coords, self.params)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, params, graph, f_in=self.sizes[0], f_out=self.out_channels

@@ -7,13 +7,13 @@ import torch
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.layers.arguments import (
-    check_channels,
     check_sizes,
-    count_inputs,
+    count_input_features,
     refuse_torchscript,
+    require_channel_pair,
     widen_half_precision,
 )
-from trigraph.torch.layers.edges import find_graph, split_features
+from trigraph.torch.layers.edges import check_and_find_graph, split_bipartite_features
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
 
@@ -66,7 +66,7 @@ class WeightedConv(torch.nn.Module):
         for name, value, choices in (("aggr", aggr, AGGREGATIONS), ("mean_by", mean_by, ("weight", "count"))):
             if value not in choices:
                 raise ValueError(f"WeightedConv: {name} is {value!r}; expected one of {', '.join(choices)}")
-        sizes = check_channels("WeightedConv", in_channels)
+        sizes = require_channel_pair("WeightedConv", in_channels)
         check_sizes("WeightedConv", out_channels=out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.aggr, self.mean_by = aggr, mean_by
@@ -112,10 +112,12 @@ class WeightedConv(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
-        src, dst = split_features(x)
+        src, dst = split_bipartite_features(x)
         if self.lin_root is not None and dst is None:
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
-        graph = find_graph("WeightedConv", edge_index, src, dst, count_inputs(self.lin), count_inputs(self.lin_root))
+        graph = check_and_find_graph(
+            "WeightedConv", edge_index, src, dst, count_input_features(self.lin), count_input_features(self.lin_root)
+        )
         values = self.lin(src)
         dtype = values.dtype
         values, edge_weight = widen_half_precision(values, edge_weight)

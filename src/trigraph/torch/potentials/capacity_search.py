@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from trigraph.table.constants import NEIGHBOR_FRAME, NEIGHBOR_LANES
-from trigraph.torch.arrays import has_storage, on_device, view_array
-from trigraph.torch.potentials.padding import OWNER, Padding
+from trigraph.torch.arrays import has_storage, share_device_with_cupy, view_array
+from trigraph.torch.potentials.padding import OWNER, PaddedBuffers
 from trigraph.torch.potentials.replay import Replay
-from trigraph.torch.potentials.structures import find_periodic
+from trigraph.torch.potentials.structures import find_periodic_directions
 
 _WORKSPACE = ("frames", "bins", "crossed", "refused")
 
@@ -41,7 +41,7 @@ def _bin_atoms(
 ) -> None:
     from trigraph.gpu.neighbors import bin_atoms
 
-    with on_device(pos):
+    with share_device_with_cupy(pos):
         inputs = _view_arrays(pos, cells, periodic, batch, offsets, members)
         bin_atoms(*[*inputs, cutoff, _view_arrays(frames, bins, crossed, refused)])
 
@@ -63,70 +63,70 @@ def _find_pairs(
     fits: Tensor | None = None,
     edges: Tensor | None = None,
 ) -> None:
-    from trigraph.gpu.neighbors import find_pairs
+    from trigraph.gpu.neighbors import count_or_write_pairs
 
-    with on_device(pos):
+    with share_device_with_cupy(pos):
         by_atom, by_bin = _view_arrays(frames, bins, crossed), _view_arrays(order, starts)
         outputs = _view_arrays(counts, ends, fits, edges)
-        find_pairs(*[*_view_arrays(pos, batch, offsets), by_atom, by_bin, cutoff, max_degree, *outputs])
+        count_or_write_pairs(*[*_view_arrays(pos, batch, offsets), by_atom, by_bin, cutoff, max_degree, *outputs])
 
 
 @torch.library.custom_op("trigraph::link_edges", mutates_args=("arrays", "shifts"))
 def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Tensor], shifts: Tensor | None) -> None:
-    from trigraph.gpu.neighbors import link_edges
+    from trigraph.gpu.neighbors import sort_and_link_edges
 
-    with on_device(pos):
-        link_edges(*[*_view_arrays(pos, row_offsets, edges), _view_arrays(*arrays), view_array(shifts)])
+    with share_device_with_cupy(pos):
+        sort_and_link_edges(*[*_view_arrays(pos, row_offsets, edges), _view_arrays(*arrays), view_array(shifts)])
 
 
-def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
+def _is_tensor_of_shape(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
     """Return whether a value is an ordinary tensor of one of `shapes`, on the device of the positions."""
     return type(value) is Tensor and has_storage(value) and value.device == pos.device and tuple(value.shape) in shapes
 
 
-class CapacitySearch:
+class PaddedNeighborSearch:
     """Neighbour search for the structures in a `Padding`, valid as long as only positions and cells change.
 
     Attributes
     ----------
     z, batch, periodic : Tensor
-        Arguments of the current call. The search is refused if any differs from what `record_checked` recorded.
+        Arguments of the current call. The search is refused if any differs from what `record_checked_atoms` recorded.
     """
 
-    def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
+    def __init__(self, padding: PaddedBuffers, cutoff: float, pool: Any) -> None:
         self.padding, self.cutoff = padding, cutoff
         self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
         # The search is never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
-        self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
+        self._replay = Replay(f"{OWNER}: search", self.write_edges, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._host_result = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
         self._event: Any = None
 
-    def record_checked(self, flags: np.ndarray) -> None:
+    def record_checked_atoms(self, flags: np.ndarray) -> None:
         """Record the atoms in the padding and `flags`, the periodic directions of each structure, as checked."""
         self._flags = flags
         self.z.copy_(self.padding.z)
         self.batch.copy_(self.padding.batch)
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
-    def load(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
+    def load_arguments(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
         """Copy arguments with the same number of atoms, or return False if `Potential.prepare` must check them."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:
             fits = structures == 1
         else:
-            fits = _is_like(batch, pos, [(atoms,)]) and batch.dtype in (torch.int32, torch.int64)
+            fits = _is_tensor_of_shape(batch, pos, [(atoms,)]) and batch.dtype in (torch.int32, torch.int64)
         if cells is None or cell is None:
             fits = fits and cells is cell
         else:
-            fits = fits and _is_like(cell, pos, [(structures, 3, 3), *[(3, 3)] * (structures == 1)])
+            fits = fits and _is_tensor_of_shape(cell, pos, [(structures, 3, 3), *[(3, 3)] * (structures == 1)])
             fits = fits and cell.is_floating_point()
         flags = pbc
-        if not _is_like(pbc, pos, [(), (3,), (structures, 3)]):
-            if fits and not np.array_equal(find_periodic(OWNER, pbc, cell, structures), self._flags):
+        if not _is_tensor_of_shape(pbc, pos, [(), (3,), (structures, 3)]):
+            if fits and not np.array_equal(find_periodic_directions(OWNER, pbc, cell, structures), self._flags):
                 return False
             flags = None
         elif pbc.dtype != torch.bool:
@@ -148,25 +148,25 @@ class CapacitySearch:
                 self.periodic[:structures].copy_(flags)
         return True
 
-    def begin(self) -> None:
+    def start_search(self) -> None:
         """Start the search and the asynchronous copy of its result to the host."""
         (result,) = self._replay()
         self._host_result.copy_(result, non_blocking=True)  # type: ignore[arg-type]
         self._event = torch.cuda.Event()
         self._event.record()
 
-    def end(self) -> tuple[bool, int]:
+    def wait_for_result(self) -> tuple[bool, int]:
         """Wait for the search but not for later work; return whether it was refused, and the number of edges."""
         self._event.synchronize()
         refused, total = self._host_result.tolist()
         return bool(refused), total
 
-    def search(self) -> tuple[Tensor]:
+    def write_edges(self) -> tuple[Tensor]:
         """Write the edges to the padding (none if refused), and return the int64 tensor [refused, num_edges]."""
         with torch.no_grad():
-            return (self._search(),)
+            return (self._write_edges(),)
 
-    def _search(self) -> Tensor:
+    def _write_edges(self) -> Tensor:
         padding, (atoms, _, _), pos = self.padding, self.padding.rows, self.padding.pos
         most_edges, degree = padding.capacity.edges, padding.capacity.degree
         int32: Any = {"dtype": torch.int32, "device": pos.device}
@@ -208,5 +208,5 @@ class CapacitySearch:
                 array.copy_(rows)
         arrays = [array for name, array in padding.edges.items() if "offsets" not in name]
         _link_edges(pos, rows, edges, arrays, padding.shifts)
-        padding.finish_edges(rows[-1].to(arrays[0].dtype))
+        padding.append_ghost_edges(rows[-1].to(arrays[0].dtype))
         return torch.stack([padding.refused.long(), ends[-1]])

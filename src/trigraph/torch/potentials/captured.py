@@ -8,21 +8,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trigraph.locks import Lock
+from trigraph.locks import ForkSafeLock
 from trigraph.torch.arrays import has_storage
 from trigraph.torch.graphs import exclude_from_compilation
-from trigraph.torch.potentials.capacity_search import CapacitySearch
-from trigraph.torch.potentials.padding import OWNER, Capacity, Given, Padding, choose_capacity
+from trigraph.torch.potentials.capacity_search import PaddedNeighborSearch
+from trigraph.torch.potentials.padding import OWNER, Capacity, CheckedStructures, PaddedBuffers, choose_capacity
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.program_key import ProgramKey
-from trigraph.torch.potentials.replacement import Replacement, copy_model, list_torch_settings
-from trigraph.torch.potentials.replay import Replay, is_captured
+from trigraph.torch.potentials.replacement import (
+    PotentialReplacement,
+    copy_model_sharing_parameters,
+    list_torch_settings,
+)
+from trigraph.torch.potentials.replay import Replay, uses_cuda_graph
 from trigraph.torch.potentials.structures import (
     EnergyForcesStress,
     Neighbors,
     check_atoms,
-    empty_like_model,
-    find_periodic,
+    find_periodic_directions,
+    make_empty_model_tensor,
 )
 from trigraph.torch.potentials.training_step import TrainingStep
 
@@ -31,15 +35,15 @@ RESULT_IS_PER_ATOM = (False, True, False, True)  # whether energy, forces, stres
 R = TypeVar("R")
 
 
-class CapturedPotential(Replacement):
+class CapturedPotential(PotentialReplacement):
     """Potential whose calls have fixed sizes and run as CUDA graphs; created by :func:`compile_potential`.
 
     Structures are padded with ghost atoms to a capacity a quarter larger than the first call requires. If a call
     needs more, or less than half of the atoms or edges, a new capacity is created. The last 8 capacities are kept.
 
     If consecutive calls on a CUDA device have the same atoms, `energy_forces_stress` also finds the neighbours in a
-    CUDA graph (`CapacitySearch`). During the computation of the forces, the host reads whether the neighbours fit the
-    capacity. If they do not, the results are discarded, and the host searches for the neighbours.
+    CUDA graph (`PaddedNeighborSearch`). During the computation of the forces, the host reads whether the neighbours fit
+    the capacity. If they do not, the results are discarded, and the host searches for the neighbours.
 
     Attributes
     ----------
@@ -59,7 +63,7 @@ class CapturedPotential(Replacement):
     def _reset_caches(self) -> None:
         # Keyed by (capacity, dtype, device, index dtype, whether there are cells), which is all that is needed to
         # allocate a padding. The most recently used padding is last.
-        self._paddings: dict[Any, Padding] = {}
+        self._paddings: dict[Any, PaddedBuffers] = {}
         # Keyed by (padding, what is computed, shapes of labels, torch's settings, index in `_versions`), because a
         # replay depends on everything that the model reads. It also depends on the addresses of parameters and
         # buffers; if an address changes, all replays are dropped.
@@ -67,9 +71,11 @@ class CapturedPotential(Replacement):
         self._key: ProgramKey | None = None
         self._versions: list[Any] = []  # distinct `ProgramKey.values`, indexed by the keys of `_replays`
         self._addresses: list[int] = []
-        self._lock = Lock()
+        self._lock = ForkSafeLock()
         self._pool: Any = None
-        self._search_padding: Padding | None = None  # padding of the last call, reused while the atoms are the same
+        self._search_padding: PaddedBuffers | None = (
+            None  # padding of the last call, reused while the atoms are the same
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, which omits CUDA graphs."""
@@ -85,9 +91,9 @@ class CapturedPotential(Replacement):
         """Capacities whose memory is allocated."""
         return [padding.capacity for padding in self._paddings.values()]
 
-    def hold(self, function: Callable[[], R]) -> R:
+    def call_under_lock(self, function: Callable[[], R]) -> R:
         """Call a function under the lock of the shared memory, and return its result."""
-        return self._lock.hold(function)
+        return self._lock.call_while_held(function)
 
     def drop_replays(self, what: Any) -> None:
         """Drop the replays that `replay` created for `what`."""
@@ -95,7 +101,7 @@ class CapturedPotential(Replacement):
 
     def recapture(self) -> None:
         """Drop all captured graphs, as required after undetected changes (see `CompiledPotential.recompile`)."""
-        self.hold(self._replays.clear)
+        self.call_under_lock(self._replays.clear)
 
     @exclude_from_compilation
     def energy_forces_stress(
@@ -112,20 +118,20 @@ class CapturedPotential(Replacement):
         arguments, results = (z, pos, batch, cell, pbc), None
         can_search = neighbors is None and self.max_num_neighbors is None and not create_graph
         can_search = can_search and all(
-            type(t) is Tensor and is_captured(t.device) and has_storage(t) for t in (z, pos)
+            type(t) is Tensor and uses_cuda_graph(t.device) and has_storage(t) for t in (z, pos)
         )
         with torch.inference_mode(False), torch.enable_grad():
             if can_search:
-                results = self.hold(lambda: self._search_and_compute(*arguments))
+                results = self.call_under_lock(lambda: self._search_and_compute(*arguments))
             if results is None:
-                has_same_atoms = can_search and self.hold(lambda: self._has_same_atoms(z, batch))
+                has_same_atoms = can_search and self.call_under_lock(lambda: self._last_padding_has_atoms(z, batch))
                 results = Potential.energy_forces_stress(self, *arguments, neighbors, create_graph)  # type: ignore[arg-type]
                 self._search_padding = None
                 if has_same_atoms:
-                    self.hold(lambda: self._prepare_search(cell, pbc))
+                    self.call_under_lock(lambda: self._prepare_search(cell, pbc))
         return results
 
-    def _has_same_atoms(self, z: Tensor, batch: Tensor | None) -> bool:
+    def _last_padding_has_atoms(self, z: Tensor, batch: Tensor | None) -> bool:
         """Return whether the most recently used padding contains the same atoms."""
         padding = next(reversed(self._paddings.values()), None)
         own = None if padding is None else padding.sizes[0]
@@ -135,11 +141,11 @@ class CapturedPotential(Replacement):
         return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
 
     def _prepare_search(self, cell: Any, pbc: Any) -> None:
-        """Let the next call use a `CapacitySearch` in the most recently used padding."""
+        """Let the next call use a `PaddedNeighborSearch` in the most recently used padding."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
-            padding.search = CapacitySearch(padding, float(self.cutoff), self._pool)
-        padding.search.record_checked(find_periodic(OWNER, pbc, cell, padding.sizes[1]).copy())
+            padding.search = PaddedNeighborSearch(padding, float(self.cutoff), self._pool)
+        padding.search.record_checked_atoms(find_periodic_directions(OWNER, pbc, cell, padding.sizes[1]).copy())
         self._search_padding = padding
 
     def _search_and_compute(
@@ -147,7 +153,7 @@ class CapturedPotential(Replacement):
     ) -> EnergyForcesStress | None:
         """Return the results of a call with the same atoms as the last call, or None if `prepare` must check it."""
         padding, name = self._search_padding, type(self.model).__name__
-        check_atoms(name, z, pos, empty_like_model(self.model))
+        check_atoms(name, z, pos, make_empty_model_tensor(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
             return None
         atoms, structures = padding.sizes
@@ -164,35 +170,41 @@ class CapturedPotential(Replacement):
             self._search_padding = None  # makes the next call choose a smaller capacity
         return EnergyForcesStress(*self._drop_ghosts(results, RESULT_IS_PER_ATOM, padding))  # type: ignore[arg-type]
 
-    def differentiated(
+    def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
         """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
-        _refuse_graph(create_graph)
+        _refuse_create_graph(create_graph)
         if not len(z):
-            return self.model.differentiated(z, pos, cells, neighbors, False)
-        given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+            return self.model.compute_energy_and_derivatives(z, pos, cells, neighbors, False)
+        given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
 
-        def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
-            return model.differentiated(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
+        def compute_model_results(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
+            return model.compute_energy_and_derivatives(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
 
-        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, RESULT_IS_PER_ATOM, given)))  # type: ignore[arg-type]
+        return EnergyForcesStress(
+            *self.call_under_lock(
+                lambda: self._compute_without_ghosts(compute_model_results, RESULT_IS_PER_ATOM, given)
+            )
+        )  # type: ignore[arg-type]
 
-    def differentiated_along(
+    def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
         """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
-        _refuse_graph(create_graph)
+        _refuse_create_graph(create_graph)
         if not len(z):
-            return self.model.differentiated_along(z, pos, cells, neighbors, vector, False)
-        given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+            return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, False)
+        given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
 
-        def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
+        def compute_model_product(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
             arguments = inputs.z, inputs.pos, inputs.cells, inputs.neighbors, labels["vector"]
-            return (model.differentiated_along(*arguments, False),)
+            return (model.compute_hessian_product(*arguments, False),)
 
         labels = {"vector": (vector.detach(), True)}
-        (product,) = self.hold(lambda: self._compute(compute, (True,), given, labels))
+        (product,) = self.call_under_lock(
+            lambda: self._compute_without_ghosts(compute_model_product, (True,), given, labels)
+        )
         return product  # type: ignore[return-value]
 
     def training_step(
@@ -230,26 +242,30 @@ class CapturedPotential(Replacement):
         """
         return TrainingStep(self, loss, optimizer, max_norm)
 
-    def _compute(
-        self, compute: Callable[..., Any], of_atoms: Sequence[bool], given: Given, labels: Mapping[str, Any] = {}
+    def _compute_without_ghosts(
+        self,
+        compute: Callable[..., Any],
+        of_atoms: Sequence[bool],
+        given: CheckedStructures,
+        labels: Mapping[str, Any] = {},
     ) -> list[Tensor | None]:
         """Return the results of ``compute(model, padded structures, labels)`` without the rows for ghosts."""
-        results = self.replay(tuple(of_atoms), compute, given, labels)()
+        results = self.find_or_make_replay(tuple(of_atoms), compute, given, labels)()
         return self._drop_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
 
     def _drop_ghosts(
-        self, results: Sequence[Tensor | None], of_atoms: Sequence[bool], padding: Padding
+        self, results: Sequence[Tensor | None], of_atoms: Sequence[bool], padding: PaddedBuffers
     ) -> list[Tensor | None]:
         atoms, structures = padding.sizes
         sizes = [atoms if is_atomic else structures for is_atomic in of_atoms]
         own = [t if t is None else t[:size] for t, size in zip(results, sizes, strict=True)]
         return own if self.static_results else [t if t is None else t.clone() for t in own]
 
-    def replay(
+    def find_or_make_replay(
         self,
         what: Any,
         compute: Callable[..., Any],
-        given: Given,
+        given: CheckedStructures,
         labels: Mapping[str, tuple[Tensor, bool]],
         finish: Callable[..., Any] = lambda *results: results,
     ) -> Replay:
@@ -258,15 +274,15 @@ class CapturedPotential(Replacement):
         `labels` maps names to (values, whether their rows are atoms rather than structures). Before a new replay is
         created, the results of `compute` with and without ghosts are compared.
         """
-        padding, device = self._find_padding(given), given.pos.device
+        padding, device = self._find_or_make_padding(given), given.pos.device
         key = self._make_replay_key(padding, what, labels)
-        padding.fill(*given, self.cutoff)
+        padding.load_structures(*given, self.cutoff)
         replay, tensors = self._replays.pop(key, (None, {}))
         if replay is None:
-            tensors = {n: padding.new_label(t, of_atoms) for n, (t, of_atoms) in labels.items()}
+            tensors = {n: padding.make_label_tensor(t, of_atoms) for n, (t, of_atoms) in labels.items()}
             padding.fill_labels(tensors, labels)
-            self._check_ghosts(compute, (given, {n: t for n, (t, _) in labels.items()}), (padding, tensors))
-            if self._pool is None and is_captured(device):
+            self._check_ghost_effects(compute, (given, {n: t for n, (t, _) in labels.items()}), (padding, tensors))
+            if self._pool is None and uses_cuda_graph(device):
                 self._pool = torch.cuda.graph_pool_handle()
             model = self.model
 
@@ -283,14 +299,14 @@ class CapturedPotential(Replacement):
         return replay
 
     def _make_replay_key(
-        self, padding: Padding, what: Any, labels: Mapping[str, tuple[Tensor, bool]]
+        self, padding: PaddedBuffers, what: Any, labels: Mapping[str, tuple[Tensor, bool]]
     ) -> tuple[Any, ...]:
         shapes = tuple((n, t.shape[1:], t.dtype, of_atoms) for n, (t, of_atoms) in labels.items())
-        return padding, what, shapes, list_torch_settings(padding.pos.device), self._find_version()
+        return padding, what, shapes, list_torch_settings(padding.pos.device), self._find_model_version()
 
-    def _find_version(self) -> int:
+    def _find_model_version(self) -> int:
         """Return the index in `_versions` of the model's state; drop all replays if an address has changed."""
-        if self._key is None or not self._key.unchanged(self.model):
+        if self._key is None or not self._key.is_unchanged(self.model):
             self._key = ProgramKey(self.model)
         addresses = [t.data_ptr() for t in self._key.state.values()]
         if addresses != self._addresses:
@@ -305,24 +321,28 @@ class CapturedPotential(Replacement):
         self._key.values = self._versions[number]  # lets the next call find the values by identity
         return number
 
-    def _find_padding(self, given: Given) -> Padding:
+    def _find_or_make_padding(self, given: CheckedStructures) -> PaddedBuffers:
         pos, cells, neighbors = given.pos, given.cells, given.neighbors
         rest = pos.dtype, pos.device, neighbors.src.dtype, cells is not None
         existing = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
         key = (choose_capacity(Capacity.of(neighbors), self.given, existing), *rest)
         padding = self._paddings.pop(key, None)
         if padding is None:
-            padding = Padding(key[0], pos, cells is not None, neighbors.src.dtype)
+            padding = PaddedBuffers(key[0], pos, cells is not None, neighbors.src.dtype)
         self._paddings[key] = padding
         while len(self._paddings) > MAX_PADDINGS:
             dropped = self._paddings.pop(next(iter(self._paddings)))
             self._replays = {k: replay for k, replay in self._replays.items() if k[0] is not dropped}
         return padding
 
-    def _check_ghosts(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
+    def _check_ghost_effects(
+        self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]
+    ) -> None:
         """Raise RuntimeError if ghosts change results by more than rounding errors."""
         assert self._key is not None
-        expected, got = (compute(copy_model(self.model, self._key), *arguments) for arguments in (exact, padded))
+        expected, got = (
+            compute(copy_model_sharing_parameters(self.model, self._key), *arguments) for arguments in (exact, padded)
+        )
         given = exact[0]
         dtype = (
             torch.get_autocast_dtype(given.pos.device.type)
@@ -344,7 +364,7 @@ class CapturedPotential(Replacement):
                 )
 
 
-def _refuse_graph(create_graph: bool) -> None:
+def _refuse_create_graph(create_graph: bool) -> None:
     if create_graph:
         raise RuntimeError(
             "CapturedPotential: create_graph is True; expected False, because autograd does not record a replay: "

@@ -19,10 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from trigraph.locks import Lock
-from trigraph.torch.graphs import build_from_tensors, copy_code, list_constants, tensors
+from trigraph.locks import ForkSafeLock
+from trigraph.torch.graphs import (
+    build_graph_from_tensors,
+    give_own_code_object,
+    list_graph_constants,
+    list_graph_tensors,
+)
 from trigraph.torch.potentials.captured import CapturedPotential
-from trigraph.torch.potentials.padding import check_capacity
+from trigraph.torch.potentials.padding import parse_capacities
 from trigraph.torch.potentials.potential import (
     Potential,
     compute_atom_outputs,
@@ -30,19 +35,23 @@ from trigraph.torch.potentials.potential import (
     multiply_by_hessian,
 )
 from trigraph.torch.potentials.program_key import ProgramKey, find_differences
-from trigraph.torch.potentials.replacement import Replacement, copy_model, list_torch_settings
+from trigraph.torch.potentials.replacement import (
+    PotentialReplacement,
+    copy_model_sharing_parameters,
+    list_torch_settings,
+)
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.potentials.traced import (
     find_index_nodes,
     read_size_conditions,
     rewrite_products,
     rewrite_sums,
-    trace,
+    trace_differentiable_program,
 )
 
 MAX_PROGRAMS = 32  # maximum number of programs per potential
 _log = logging.getLogger("trigraph")
-_LOCK = Lock()  # held during compilation, because torch's tracer patches torch.nn.Module for all threads
+_LOCK = ForkSafeLock()  # held during compilation, because torch's tracer patches torch.nn.Module for all threads
 
 
 class _CallProperties(NamedTuple):
@@ -51,13 +60,13 @@ class _CallProperties(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    constants: tuple[tuple[int, ...], ...]  # `list_constants` of each graph in `Inputs.graphs`
+    constants: tuple[tuple[int, ...], ...]  # `list_graph_constants` of each graph in `Inputs.graphs`
     create_graph: bool
     require_grad: tuple[bool | None, ...]  # one per tensor in `Inputs.differentiable`; None for an absent tensor
     surroundings: tuple[Any, ...]
 
 
-class Inputs(NamedTuple):
+class ProgramInputs(NamedTuple):
     """Arguments of a program: atoms, cells, the tensors of `Neighbors`, and the vector for a Hessian product."""
 
     z: Tensor
@@ -69,15 +78,17 @@ class Inputs(NamedTuple):
     vector: Tensor | None
 
     @classmethod
-    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
+    def from_neighbors(
+        cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None
+    ) -> "ProgramInputs":
         """Return the arguments as tensors. Add an empty structure to a single one: torch would make size 1 constant."""
         batch = neighbors.batch
         if batch is None:
-            batch = torch.zeros_like(z, dtype=tensors(neighbors.members, False)[0].dtype)
+            batch = torch.zeros_like(z, dtype=list_graph_tensors(neighbors.members, False)[0].dtype)
         shifts = neighbors.shifts
         if cells is not None and shifts is None:
             shifts = batch.new_zeros(neighbors.graph.num_edges, 3)
-        *graphs, members = (tensors(graph, True) for graph in list_graphs(neighbors))
+        *graphs, members = (list_graph_tensors(graph, True) for graph in list_neighbor_graphs(neighbors))
         if neighbors.num_structures == 1:
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
@@ -87,30 +98,30 @@ class Inputs(NamedTuple):
         return cls(z, pos, cells, batch, shifts, (*graphs, members), vector)
 
     @property
-    def differentiable(self) -> tuple[Tensor | None, ...]:
+    def differentiable_tensors(self) -> tuple[Tensor | None, ...]:
         """Tensors with respect to which a result may have a gradient."""
         return self.pos, self.cells, self.vector
 
-    def results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
+    def compute_results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
         """Return the product of the Hessian with `vector` or, without one, the fields of EnergyForcesStress."""
-        given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
+        given = atoms_of_vectors, self.z, self.pos, self.cells, self.make_neighbors(constants)
         if self.vector is None:
             return tuple(compute_derivatives(*given, create_graph=True))
         return (multiply_by_hessian(*given, self.vector, create_graph=True),)
 
-    def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
+    def make_neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Build the `Neighbors`, with graph sizes taken from the shapes of the tensors."""
         kinds = ("EdgeGraph", "CSC", "CSC", "CSC")
-        graph, *sums = map(build_from_tensors, kinds, self.graphs, constants)
+        graph, *sums = map(build_graph_from_tensors, kinds, self.graphs, constants)
         return Neighbors(graph, self.shifts, self.batch, *sums)
 
 
-def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
+def list_neighbor_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
     """Return the graphs in a `Neighbors`, in the order of `Inputs.graphs`."""
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def make_example(model: Potential, inputs: Inputs, min_structures: int = 17) -> Inputs:
+def make_example_inputs(model: Potential, inputs: ProgramInputs, min_structures: int = 17) -> ProgramInputs:
     """Return `min_structures` or more structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns one symbol to all equal sizes in the example. Therefore the numbers of atoms, edges and structures,
@@ -132,11 +143,11 @@ def make_example(model: Potential, inputs: Inputs, min_structures: int = 17) -> 
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
         if len(set(sizes)) == len(sizes) and not excluded_sizes & set(sizes):
             vector = None if inputs.vector is None else torch.rand(pos.shape, generator=generator).to(pos)
-            return Inputs.of(z, pos, cells, neighbors, vector)
+            return ProgramInputs.from_neighbors(z, pos, cells, neighbors, vector)
     raise AssertionError("unreachable")
 
 
-class _AtomModule(Module):
+class _AtomOutputsModule(Module):
     """Wrapper for `torch.func.functional_call` with `atoms_of_vectors` as the forward method."""
 
     def __init__(self, model: Potential) -> None:
@@ -147,21 +158,21 @@ class _AtomModule(Module):
         return compute_atom_outputs(self.model, z, vec, neighbors)
 
 
-class _Program:
+class _CompiledProgram:
     """Compiled function of the model's tensors and `Inputs`, for one `_CallProperties` of call and one `ProgramKey`."""
 
     def __init__(
-        self, model: Potential, key: ProgramKey, kind: _CallProperties, inputs: Inputs, options: dict[str, Any]
+        self, model: Potential, key: ProgramKey, kind: _CallProperties, inputs: ProgramInputs, options: dict[str, Any]
     ) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
         with torch.device("cpu"):  # overrides the default device
-            example, another = (make_example(model, inputs, least) for least in (17, 29))
+            example, another = (make_example_inputs(model, inputs, least) for least in (17, 29))
         for one in (example, another):
-            for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
+            for tensor, requires_grad in zip(one.differentiable_tensors, kind.require_grad, strict=True):
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
         expected = self._compute_with_model(model, key, example)
-        program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
+        program = trace_program(copy_model_sharing_parameters(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, find_index_nodes(program, key.state, example))
         # Parse the condition only once: for DimeNet++ (16,000 characters), parsing takes 3 ms, evaluation 0.1 ms.
@@ -178,14 +189,16 @@ class _Program:
             self.compilations += 1
             return self.compilations
 
-        def run_program(state: Sequence[Tensor], *inputs: Any) -> Any:
+        def call_traced_program(state: Sequence[Tensor], *inputs: Any) -> Any:
             count_compilation()
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
             # Disable inductor's checks of sizes and strides in each call; `_compare` below checks the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
-        self.compiled = torch.compile(copy_code(run_program), dynamic=True, fullgraph=True, **options)
+        self.compiled = torch.compile(
+            give_own_code_object(call_traced_program), dynamic=True, fullgraph=True, **options
+        )
         got = self._compute_with_program(model, key, example)
         if self.accepts_sizes(key.state, another):
             self._compute_with_program(model, key, another)
@@ -194,18 +207,18 @@ class _Program:
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
                 "atoms or edges; expected derivatives that torch compiles once, unlike second derivatives of BatchNorm"
             )
-        self._compare(type(model).__name__, got, expected)
+        self._check_program_matches_model(type(model).__name__, got, expected)
 
-    def __call__(self, state: Mapping[str, Tensor], inputs: Inputs) -> Any:
+    def __call__(self, state: Mapping[str, Tensor], inputs: ProgramInputs) -> Any:
         if self.kind.create_graph:
             return self.compiled(list(state.values()), *inputs)
         with torch.inference_mode():  # skips the operators' autograd rules, which run in Python
             results = self.compiled(list(state.values()), *inputs)
         return tuple(None if t is None else t.clone() for t in results)  # autograd rejects inference tensors
 
-    def accepts_sizes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
+    def accepts_sizes(self, state: Mapping[str, Tensor], inputs: ProgramInputs) -> bool:
         """Return whether the sizes of the structures meet the conditions that tracing recorded."""
-        leaves = list_tensors(state, inputs)
+        leaves = list_program_tensors(state, inputs)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
             return False
@@ -213,15 +226,15 @@ class _Program:
         return True
 
     def _compute_with_model(
-        self, model: Potential, key: ProgramKey, example: Inputs
+        self, model: Potential, key: ProgramKey, example: ProgramInputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the model's results and gradients for the example, and its buffers after the call.
 
         Raise RuntimeError if the call changes anything in the model except buffers.
         """
-        eager = copy_model(model, key)
+        eager = copy_model_sharing_parameters(model, key)
         before = ProgramKey(eager)
-        results = self._compute(before.state, example, eager)
+        results = self._compute_results_and_gradients(before.state, example, eager)
         after = ProgramKey(eager)
         changed = find_differences(before.values, after.values)
         if changed:
@@ -232,14 +245,14 @@ class _Program:
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
     def _compute_with_program(
-        self, model: Potential, key: ProgramKey, example: Inputs
+        self, model: Potential, key: ProgramKey, example: ProgramInputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the program's results, gradients and buffers; the first call compiles the program."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
             with warnings.catch_warnings():  # torch itself instantiates autograd.Function, which warns
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
-                results = self._compute(state, example, None)
+                results = self._compute_results_and_gradients(state, example, None)
         except Exception as error:
             if "InvalidCxxCompiler" in str(error):
                 raise RuntimeError(
@@ -252,7 +265,7 @@ class _Program:
             ) from error
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
-    def _compare(self, name: str, got: Any, expected: Any) -> None:
+    def _check_program_matches_model(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
 
         Tracing does not notice if a model detaches tensors, disables gradients, or assigns a new tensor to a buffer.
@@ -276,15 +289,19 @@ class _Program:
                     "expected a buffer that is changed in place"
                 )
 
-    def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
+    def _compute_results_and_gradients(
+        self, state: Mapping[str, Tensor], example: ProgramInputs, model: Potential | None
+    ) -> list[Tensor]:
         """Return results and gradients for the example, computed by `model` or, without a model, by the program."""
         if model is None:
             results = self(state, example)
         else:
             place = example.pos if example.pos.requires_grad else example.pos.detach().requires_grad_()
-            results = example._replace(pos=place).results(partial(compute_atom_outputs, model), self.kind.constants)
+            results = example._replace(pos=place).compute_results(
+                partial(compute_atom_outputs, model), self.kind.constants
+            )
         values = [t for t in results if t is not None]
-        inputs = [t for t in (*example.differentiable, *state.values()) if t is not None and t.requires_grad]
+        inputs = [t for t in (*example.differentiable_tensors, *state.values()) if t is not None and t.requires_grad]
         if self.kind.create_graph and inputs:
             loss = torch.stack([t.nan_to_num().square().sum() + t.nan_to_num().sum() for t in values]).sum()
             values += torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
@@ -303,24 +320,24 @@ def read_state(model: Potential) -> dict[str, Tensor]:
 def trace_program(
     model: Potential,
     given_constants: Sequence[Sequence[int]],
-    example: Inputs,
+    example: ProgramInputs,
     uncompared_names: Sequence[str],
     owner: str = "compile_potential",
-    results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
+    results: Callable[[ProgramInputs, Any, Sequence[Sequence[int]]], Any] = ProgramInputs.compute_results,
 ) -> Any:
     """Trace `results` as a function of parameters, buffers and `Inputs`; errors list `uncompared_names`."""
 
-    def compute_traced(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
-        def atoms(*arguments: Any) -> Any:
+    def compute_traced_results(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
+        def call_atom_module(*arguments: Any) -> Any:
             return torch.func.functional_call(
-                _AtomModule(model), {f"model.{n}": t for n, t in state.items()}, arguments
+                _AtomOutputsModule(model), {f"model.{n}": t for n, t in state.items()}, arguments
             )
 
-        return results(Inputs(*fields), atoms, given_constants)
+        return results(ProgramInputs(*fields), call_atom_module, given_constants)
 
     place = example.pos.detach().requires_grad_()
     try:
-        return trace(compute_traced, read_state(model), *example._replace(pos=place))
+        return trace_differentiable_program(compute_traced_results, read_state(model), *example._replace(pos=place))
     except Exception as error:
         buffers = f", with buffers instead of tensors in {', '.join(uncompared_names)}" if uncompared_names else ""
         raise RuntimeError(
@@ -329,12 +346,12 @@ def trace_program(
         ) from error
 
 
-def list_tensors(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
+def list_program_tensors(state: Mapping[str, Tensor], inputs: ProgramInputs) -> list[Tensor]:
     """Return the tensor arguments of a traced program as a flat list."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
 
-class CompiledPotential(Replacement):
+class CompiledPotential(PotentialReplacement):
     """Potential with compiled programs for derivatives of its energies, created by :func:`compile_potential`.
 
     A program represents the model at the time of compilation, but accepts structures of any size and reads parameters
@@ -359,7 +376,7 @@ class CompiledPotential(Replacement):
     def _reset_programs(self) -> None:
         # A program depends on the kind of call and on everything that tracing read from the model (see `ProgramKey`),
         # except parameters and buffers, which are arguments of the program.
-        self.programs: list[_Program] = []
+        self.programs: list[_CompiledProgram] = []
         # Key of the model, which `ProgramKey.unchanged` compares with the model in each call.
         self._key: ProgramKey | None = None
         # Attributes that the user has already been told cannot be compared with the traced model.
@@ -388,34 +405,34 @@ class CompiledPotential(Replacement):
         and inside objects that are attributes of modules.
         """
 
-        def drop() -> None:
+        def drop_programs() -> None:
             self.programs, self._key, self._dropped_compilations = [], None, self.compilations
 
-        _LOCK.hold(drop)
+        _LOCK.call_while_held(drop_programs)
 
-    def differentiated(
+    def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
         """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
-        results = self._compute_compiled(z, pos, cells, neighbors, None, create_graph)
+        results = self._call_program(z, pos, cells, neighbors, None, create_graph)
         if results is None:
-            return self.model.differentiated(z, pos, cells, neighbors, create_graph)
+            return self.model.compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph)
         energy, forces, stress, energies = results
         if neighbors.num_structures == 1:
             energy, stress = energy[:1], None if stress is None else stress[:1]
         return EnergyForcesStress(energy, forces, stress, energies)
 
-    def differentiated_along(
+    def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
         """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
-        results = self._compute_compiled(z, pos, cells, neighbors, vector, create_graph)
+        results = self._call_program(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
-            return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
+            return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, create_graph)
         product: Tensor = results[0]
         return product
 
-    def _compute_compiled(
+    def _call_program(
         self,
         z: Tensor,
         pos: Tensor,
@@ -431,75 +448,75 @@ class CompiledPotential(Replacement):
             pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
         # Convert subclasses of Tensor, such as Parameter, for which torch would compile the program again.
         pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
-        inputs = Inputs.of(z, pos, cells, neighbors, vector)
+        inputs = ProgramInputs.from_neighbors(z, pos, cells, neighbors, vector)
         key = self._key
-        if key is None or not key.unchanged(self.model):
-            key = self._key = self._share_values(ProgramKey(self.model))
+        if key is None or not key.is_unchanged(self.model):
+            key = self._key = self._share_key_values(ProgramKey(self.model))
         program = self._find_or_make_program(key, inputs, neighbors, create_graph)
         if not program.accepts_sizes(key.state, inputs):
-            _warn("ran without its program, because the model takes another branch,", inputs)
+            _warn_with_sizes("ran without its program, because the model takes another branch,", inputs)
             return None
         before = program.compilations
         results = program(key.state, inputs)
         if program.compilations > before:
-            _warn(f"recompiled its program ({program.compilations} compilations)", inputs)
+            _warn_with_sizes(f"recompiled its program ({program.compilations} compilations)", inputs)
         return results
 
     def _find_or_make_program(
-        self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool
-    ) -> _Program:
+        self, key: ProgramKey, inputs: ProgramInputs, neighbors: Neighbors, create_graph: bool
+    ) -> _CompiledProgram:
         """Return the program for a key and the kind of call; compile the program if necessary."""
         kind = _CallProperties(
             inputs.pos.dtype,
             inputs.pos.device,
             inputs.batch.dtype,
-            tuple(map(list_constants, list_graphs(neighbors))),
+            tuple(map(list_graph_constants, list_neighbor_graphs(neighbors))),
             create_graph,
-            tuple(None if t is None else t.requires_grad for t in inputs.differentiable),
+            tuple(None if t is None else t.requires_grad for t in inputs.differentiable_tensors),
             list_torch_settings(inputs.pos.device),
         )
         program = self._find_program(kind, key)
         if program is not None:
             return program
 
-        def make_program() -> _Program:
-            program = self._find_program(kind, self._share_values(key))  # another thread may have compiled it
+        def make_program() -> _CompiledProgram:
+            program = self._find_program(kind, self._share_key_values(key))  # another thread may have compiled it
             if program is not None:
                 return program
             changes_of_programs = [find_differences(p.values, key.values) for p in self.programs if p.kind == kind]
             changed = min(changes_of_programs, key=len)[0] if changes_of_programs else None
             if len(changes_of_programs) > 3:
-                _warn(
+                _warn_with_sizes(
                     f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs, 8
                 )
-            self._warn_not_compared(key.not_compared)
+            self._warn_of_uncompared_attributes(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
             why = "" if changed is None else f", because {changed} has changed"
             name = type(self.model).__name__
             beginning = f"compile_potential: compiling {name}{why}; this may take minutes"
             with report_progress(beginning, f"compile_potential: compiled {name}"), torch.random.fork_rng(devices):
-                program = _Program(self.model, key, kind, inputs, self.options)
+                program = _CompiledProgram(self.model, key, kind, inputs, self.options)
             self.programs.append(program)
             if len(self.programs) > MAX_PROGRAMS:
                 self._dropped_compilations += self.programs.pop(0).compilations
-                _warn(f"dropped the oldest of {MAX_PROGRAMS} programs", inputs, 8)
+                _warn_with_sizes(f"dropped the oldest of {MAX_PROGRAMS} programs", inputs, 8)
             return program
 
-        return _LOCK.hold(make_program)
+        return _LOCK.call_while_held(make_program)
 
-    def _warn_not_compared(self, not_compared: Sequence[str]) -> None:
+    def _warn_of_uncompared_attributes(self, not_compared: Sequence[str]) -> None:
         if unreported := [place for place in not_compared if place not in self._reported]:
             self._reported += unreported
             what = f"programs of {type(self.model).__name__} do not detect changes inside {', '.join(unreported)}"
             _log.warning(f"compile_potential: {what}; call recompile() after such a change")
 
-    def _find_program(self, kind: _CallProperties, key: ProgramKey) -> _Program | None:
+    def _find_program(self, kind: _CallProperties, key: ProgramKey) -> _CompiledProgram | None:
         for program in reversed(self.programs):
             if program.kind == kind and program.values is key.values:
                 return program
         return None
 
-    def _share_values(self, key: ProgramKey) -> ProgramKey:
+    def _share_key_values(self, key: ProgramKey) -> ProgramKey:
         """Replace a key's `values` by a program's equal `values`, so that `_find_program` can compare by identity."""
         for program in self.programs:
             if program.values == key.values:
@@ -508,7 +525,7 @@ class CompiledPotential(Replacement):
         return key
 
 
-def _warn(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
+def _warn_with_sizes(what: str, inputs: ProgramInputs, stacklevel: int = 6) -> None:
     edges = len(inputs.graphs[1][0]) - 1  # type: ignore[arg-type]
     warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=stacklevel)
 
@@ -518,15 +535,15 @@ def report_progress(beginning: str, end: str) -> Iterator[None]:
     """Report begin, end and duration of a step to the logger `trigraph`, or to a terminal if INFO is disabled."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
 
-    def say(text: str) -> None:
+    def log_or_print(text: str) -> None:
         _log.info(text)
         if terminal and not logged:
             print(text, file=sys.stderr, flush=True)
 
     began = time.perf_counter()
-    say(beginning)
+    log_or_print(beginning)
     yield
-    say(f"{end} in {time.perf_counter() - began:.0f} s")
+    log_or_print(f"{end} in {time.perf_counter() - began:.0f} s")
 
 
 @overload
@@ -602,7 +619,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
             raise TypeError(
                 f"compile_potential: {name} is given with capture=True; expected capacity or static_results"
             )
-        return CapturedPotential(model, check_capacity("compile_potential", capacity), static_results)
+        return CapturedPotential(model, parse_capacities("compile_potential", capacity), static_results)
     taken = ("backend", "mode", "options")
     for name in options:
         if name not in taken:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.arrays import real_number, require_count, show_value
+from trigraph.arrays import require_count, require_nonnegative_number, show_value
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import exclude_from_compilation
@@ -26,7 +26,7 @@ _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edg
 
 
 @torch.no_grad()
-def _glorot_orthogonal(linear: Linear) -> None:
+def _init_glorot_orthogonal(linear: Linear) -> None:
     """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), and the bias with zeros."""
     weight = linear.weight
     torch.nn.init.orthogonal_(weight)
@@ -78,7 +78,7 @@ class RadialBasis(Module):
         check_sizes(
             "RadialBasis", num_radial=num_radial, num_spherical=num_spherical, envelope_exponent=envelope_exponent
         )
-        self.cutoff = real_number("RadialBasis", "cutoff", cutoff, positive=True)
+        self.cutoff = require_nonnegative_number("RadialBasis", "cutoff", cutoff, positive=True)
         self.num_spherical, self.envelope_exponent = num_spherical, envelope_exponent
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
@@ -229,7 +229,7 @@ class InteractionBlock(Module):
         """Reinitialize all parameters."""
         for module in self.modules():
             if isinstance(module, Linear):
-                _glorot_orthogonal(module)
+                _init_glorot_orthogonal(module)
 
     def forward(self, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: EdgeGraph) -> Tensor:
         """Return the new embedding of each edge.
@@ -294,7 +294,7 @@ class OutputBlock(Module):
         """Reinitialize all parameters."""
         for module in self.modules():
             if isinstance(module, Linear):
-                _glorot_orthogonal(module)
+                _init_glorot_orthogonal(module)
         if self.output_initializer == "zeros":
             torch.nn.init.zeros_(self.lin.weight)
 
@@ -392,7 +392,7 @@ class DimeNetPlusPlus(Potential):
         require_count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
         if max_num_neighbors is not None:
             check_sizes("DimeNetPlusPlus", max_num_neighbors=max_num_neighbors)
-        self.cutoff = real_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
+        self.cutoff = require_nonnegative_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
         if output_initializer not in ("zeros", "glorot_orthogonal"):
             raise ValueError(
                 f"DimeNetPlusPlus: output_initializer is {show_value(output_initializer)}; expected 'zeros' or "

@@ -19,26 +19,26 @@ from torch import Tensor
 from torch.nn import Module
 
 from trigraph.arrays import show_value
-from trigraph.fortran.levels import torch_operators
-from trigraph.torch.graphs import list_constants
+from trigraph.fortran.levels import describe_torch_operators
+from trigraph.torch.graphs import list_graph_constants
 from trigraph.torch.potentials.compiled import (
-    Inputs,
-    copy_model,
-    list_graphs,
-    list_tensors,
-    make_example,
+    ProgramInputs,
+    copy_model_sharing_parameters,
+    list_neighbor_graphs,
+    list_program_tensors,
+    make_example_inputs,
     read_state,
     report_progress,
     trace_program,
 )
-from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives_and_strains
+from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives_and_edge_strains
 from trigraph.torch.potentials.program_key import ProgramKey, find_differences
-from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
+from trigraph.torch.potentials.structures import DST, SRC, Neighbors, find_neighbors, make_empty_model_tensor
 from trigraph.torch.potentials.traced import find_index_nodes, read_size_conditions, rewrite_products, rewrite_sums
 
 FORMAT = "2"
 """Format of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
-CHAIN_LENGTH = 24  # number of atoms in the test chain of `count_hops`
+CHAIN_LENGTH = 24  # number of atoms in the test chain of `count_dependence_hops`
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
     "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
@@ -58,7 +58,7 @@ class PackageInputs(NamedTuple):
     weights: Tensor  # (num_atoms,): factor of the energy of each atom
 
     @classmethod
-    def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "PackageInputs":
+    def from_neighbors(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> "PackageInputs":
         """Return the arguments for atoms and their neighbours."""
         number, num_edges = neighbors.num_structures, len(neighbors.src)
         batch = z.new_zeros(len(z)) if neighbors.batch is None else neighbors.batch
@@ -68,7 +68,7 @@ class PackageInputs(NamedTuple):
         return cls(z.long(), pos, cells, batch.long(), edges.long(), shifts.long(), pos.new_ones(len(z)))
 
 
-def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
+def build_exportable_graphs(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
     """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but using only operations that torch can export.
 
     Argument sizes determine all other sizes. Nothing is cached, so each call sorts again.
@@ -137,32 +137,34 @@ class _PackageProgram(Module):
         atoms = PackageInputs(*arguments)
         state = {name: getattr(self, f"state_{i}") for i, name in enumerate(self.names)}
         state["weights"] = atoms.weights
-        shifts, graphs = sort_edges(atoms)
-        inputs = Inputs(atoms.z, atoms.pos, atoms.cells, atoms.batch, shifts, graphs, None)
+        shifts, graphs = build_exportable_graphs(atoms)
+        inputs = ProgramInputs(atoms.z, atoms.pos, atoms.cells, atoms.batch, shifts, graphs, None)
         energy, forces, stress, energies, virials = self.program(state, *inputs)
         return (energy, forces, energies, stress, virials) if self.stress else (energy, forces, energies)
 
 
-def compute_results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
+def compute_results_with_virials(
+    inputs: ProgramInputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]
+) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
 
     The virial of an edge is minus its vector times the derivative of the energy with respect to the vector. Each atom
     of the edge gets half of the symmetric part, as in LAMMPS's pair styles and in MACE.
     """
-    neighbors = inputs.neighbors(constants)
+    neighbors = inputs.make_neighbors(constants)
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
-    results, of_edges = compute_derivatives_and_strains(*given, create_graph=True)
+    results, of_edges = compute_derivatives_and_edge_strains(*given, create_graph=True)
     rows = inputs.pos.new_zeros(inputs.z.shape[0], 9).requires_grad_()
     (strains,) = torch.autograd.grad(neighbors.of_ends(rows, rows), rows, of_edges)
     strains = strains.reshape(-1, 3, 3)
     return *results, -0.25 * (strains + strains.transpose(1, 2))
 
 
-def _check_elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
+def _check_model_and_list_elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
     """Return the atomic numbers that the model accepts; raise if the model cannot be exported."""
     if not isinstance(model, Potential):
         raise TypeError(f"export_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
-    owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
+    owner, like = f"export_potential: {type(model).__name__}", make_empty_model_tensor(model)
     if not like.is_cpu:
         raise ValueError(f"{owner} is on {like.device}; expected the CPU")
     if like.dtype not in (torch.float32, torch.float64):
@@ -171,8 +173,8 @@ def _check_elements(model: Any, path: Path, elements: Sequence[str] | None) -> l
         raise ValueError(f"{owner} has out_channels {model.out_channels}; expected 1, an energy")
     if model.max_num_neighbors is not None:
         raise ValueError(f"{owner} has max_num_neighbors {model.max_num_neighbors}; expected None: packages take edges")
-    if torch_operators()[0] != "C++":
-        raise RuntimeError(f"export_potential: the operators in C++ are not used ({torch_operators()[1]})")
+    if describe_torch_operators()[0] != "C++":
+        raise RuntimeError(f"export_potential: the operators in C++ are not used ({describe_torch_operators()[1]})")
     if path.suffix != ".pt2" or not path.parent.is_dir():
         raise ValueError(f"export_potential: path is {str(path)!r}; expected a name that ends in .pt2 in a folder")
     if elements is None:
@@ -196,51 +198,53 @@ def _accepts_element(model: Potential, z: int) -> bool:
     return True
 
 
-def count_hops(model: Potential, z: int) -> int:
+def count_dependence_hops(model: Potential, z: int) -> int:
     """Return over how many edges an atom's energy depends on other atoms, at most `CHAIN_LENGTH` - 1.
 
     In a chain of neighbouring atoms, find the atoms for which the first energy has a nonzero derivative, and the atoms
     whose energies become NaN if the first position is NaN. Either test alone misses some dependences, for example
     through a zero weight or a comparison.
     """
-    like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
+    like, generator = make_empty_model_tensor(model), torch.Generator().manual_seed(0)
     places = torch.arange(CHAIN_LENGTH)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
     pos = model.cutoff * (places + 0.1 * torch.rand(places.shape, generator=generator)).to(like)
     numbers, neighbors = torch.full((CHAIN_LENGTH,), z), find_neighbors("export_potential", pos, model.cutoff)
 
-    def compute_energies(pos: Tensor) -> Tensor:
+    def compute_chain_energies(pos: Tensor) -> Tensor:
         return compute_atom_outputs(model, numbers, neighbors.vectors(pos, None), neighbors)[:, 0]
 
     pos.requires_grad_()
-    first = compute_energies(pos)[0]
+    first = compute_chain_energies(pos)[0]
     (by_pos,) = (
         torch.autograd.grad(first, pos, materialize_grads=True) if first.requires_grad else (pos.new_zeros(pos.shape),)
     )
     with torch.no_grad():
-        is_dependent = (by_pos != 0).any(1) | compute_energies(torch.cat([pos[:1] * torch.nan, pos[1:]])).isnan()
+        is_dependent = (by_pos != 0).any(1) | compute_chain_energies(torch.cat([pos[:1] * torch.nan, pos[1:]])).isnan()
     return max([0, *is_dependent.nonzero()[:, 0].tolist()])
 
 
-def _trace_program(
+def _trace_package_program(
     model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
 ) -> tuple[_PackageProgram, PackageInputs]:
     """Trace a model; return the program and example arguments for its compilation. See `trace_program` for `plain`."""
-    owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
+    owner, like = f"export_potential: {type(model).__name__}", make_empty_model_tensor(model)
     lone_atom = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
-    seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), lone_atom, None)
-    example = make_example(model, seed)
+    seed = ProgramInputs.from_neighbors(
+        torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), lone_atom, None
+    )
+    example = make_example_inputs(model, seed)
     weighted = type(type(model).__name__, (_WeightedPotential,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # Any `list_constants` are sufficient, because the C++ operators read only the sizes of graphs.
+    # Any `list_graph_constants` are sufficient, because the C++ operators read only the sizes of graphs.
     program = trace_program(
         weighted,
-        [*map(list_constants, list_graphs(lone_atom))],
+        [*map(list_graph_constants, list_neighbor_graphs(lone_atom))],
         example,
         plain,
         "export_potential",
         compute_results_with_virials,
     )
-    _check_branches(owner, model, read_size_conditions(program), state, example)
+    _check_size_branches(owner, model, read_size_conditions(program), state, example)
     rewrite_products(program)
     rewrite_sums(program, find_index_nodes(program, state, example))
     for node in list(program.graph.nodes):
@@ -256,25 +260,27 @@ def _trace_program(
     return _PackageProgram(program, state, stress), atoms
 
 
-def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
+def _check_size_branches(
+    owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: ProgramInputs
+) -> None:
     """Raise ValueError if the model takes a different branch for fewer or more structures than were traced."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here, because the import is slow
 
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
-    few_inputs = Inputs.of(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
-    for other in (few_inputs, make_example(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
+    few_inputs = ProgramInputs.from_neighbors(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
+    for other in (few_inputs, make_example_inputs(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
         given = {**state, "weights": other.pos[:, 0]}
-        if not ShapeEnv().evaluate_guards_expression(condition, list_tensors(given, other)):
+        if not ShapeEnv().evaluate_guards_expression(condition, list_program_tensors(given, other)):
             raise ValueError(
                 f"{owner} takes another branch for {len(other.z)} atoms than for {len(example.z)}; expected a model "
                 "that computes the same function for any number"
             )
 
 
-def _yield_examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
+def _yield_test_cases(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
     """Yield the name, arguments and expected results of each test case, the first of which is stored in packages."""
-    generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
+    generator, like = torch.Generator().manual_seed(1), make_empty_model_tensor(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
     pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
     z = torch.tensor(numbers)[torch.randint(len(numbers), (len(pos),), generator=generator)]
@@ -285,7 +291,7 @@ def _yield_examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[
         given, neighbors = (z[:number], pos[:number]), model.neighbors(pos[:number], of_atom, cells)
         energy, forces, stress, energies = model.energy_forces_stress(*given, cell=cells, neighbors=neighbors)
         stress = energy.new_full((len(energy), 3, 3), torch.nan) if stress is None else stress
-        atoms = PackageInputs.of(*given, cells, neighbors)
+        atoms = PackageInputs.from_neighbors(*given, cells, neighbors)
         virials = compute_virials(model, *given, atoms.cells, neighbors)
         yield name, atoms, [energy, forces, energies, stress, virials]  # type: ignore[list-item]
 
@@ -300,26 +306,26 @@ def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, nei
     return virials.index_add(0, neighbors.src, halves).index_add(0, neighbors.dst, halves)
 
 
-def _metadata(
+def _write_metadata(
     model: Potential, numbers: Sequence[int], stress: bool, atoms: PackageInputs, expected: Any
 ) -> dict[str, str]:
     """Return the metadata of a package, with arrays as space-separated numbers in row-major order."""
 
-    def text(tensor: Tensor) -> str:
+    def format_tensor(tensor: Tensor) -> str:
         return " ".join(map(repr, tensor.flatten().tolist()))
 
     dtype = str(atoms.pos.dtype).removeprefix("torch.")
     facts = {"format": FORMAT, "model": type(model).__name__, "dtype": dtype, "stress": f"{int(stress)}"}
-    facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{count_hops(model, numbers[0])}"}
+    facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{count_dependence_hops(model, numbers[0])}"}
     facts |= {"units": "eV angstrom", "trigraph": version("trigraph"), "torch": torch.__version__}
     facts |= {"numbers": " ".join(map(str, numbers)), "elements": " ".join(SYMBOLS[z - 1] for z in numbers)}
     facts["processor"] = torch.backends.cpu.get_cpu_capability()
-    facts |= {f"example_{name}": text(tensor) for name, tensor in atoms._asdict().items()}
+    facts |= {f"example_{name}": format_tensor(tensor) for name, tensor in atoms._asdict().items()}
     outputs = zip(("energy", "forces", "energies", "stress", "virials"), expected, strict=True)
-    return facts | {f"expected_{name}": text(tensor) for name, tensor in outputs}
+    return facts | {f"expected_{name}": format_tensor(tensor) for name, tensor in outputs}
 
 
-def _compare(owner: str, name: str, results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+def _check_results_agree(owner: str, name: str, results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     """Raise RuntimeError unless results agree up to rounding and are NaN at the same positions."""
     for got, other in zip(results, expected, strict=False):
         scale = max(float(t.nan_to_num().abs().max()) for t in expected)
@@ -374,17 +380,17 @@ def export_potential(
     >>> export_potential(model, "potential.pt2")  # doctest: +SKIP
     """
     path, name = Path(path), type(model).__name__
-    numbers, key = _check_elements(model, path, elements), ProgramKey(model)
+    numbers, key = _check_model_and_list_elements(model, path, elements), ProgramKey(model)
     with report_progress(f"export_potential: tracing {name}", f"export_potential: traced {name}"):
-        own = copy_model(model, key)
+        own = copy_model_sharing_parameters(model, key)
         before, state = ProgramKey(own), {n: t.clone() for n, t in own.named_buffers()}
-        examples = list(_yield_examples(own, numbers))
-        metadata = _metadata(own, numbers, stress, *examples[0][1:])
+        examples = list(_yield_test_cases(own, numbers))
+        metadata = _write_metadata(own, numbers, stress, *examples[0][1:])
         changed = find_differences(before.values, ProgramKey(own).values)
         changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
         if changed:
             raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected no change")
-        program, atoms = _trace_program(own, numbers, stress, key.not_compared)
+        program, atoms = _trace_package_program(own, numbers, stress, key.not_compared)
         sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in PackageInputs._fields)
         with torch.no_grad():
             exported = torch.export.export(program, tuple(atoms), dynamic_shapes=(sizes,), strict=False)
@@ -402,5 +408,5 @@ def export_potential(
             )
             loaded = torch._inductor.aoti_load_package(package)
         for structure, given, expected in examples:
-            _compare(f"export_potential: {name}", structure, loaded(*given), expected)
+            _check_results_agree(f"export_potential: {name}", structure, loaded(*given), expected)
         os.replace(package, path)

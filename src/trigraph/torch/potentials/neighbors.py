@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MAX_CUTOFFS, find_cell_limit
-from trigraph.torch.arrays import convert_dtype
+from trigraph.torch.arrays import convert_to_numpy_dtype
 
 MOST_PARTS = 2**14  # maximum number of parts of a cell per direction
 CANDIDATES = 2**22  # maximum number of atom pairs tested at a time
@@ -39,7 +39,7 @@ def search_neighbors(
     inverses = np.linalg.inv(frames)
     heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
     most_cutoffs = np.where(flags.any(1, keepdims=True), MAX_CUTOFFS, math.inf)
-    coordinate_limit = np.where(flags, find_cell_limit(convert_dtype(pos.dtype)), most_cutoffs)
+    coordinate_limit = np.where(flags, find_cell_limit(convert_to_numpy_dtype(pos.dtype)), most_cutoffs)
     coordinate_limit = (coordinate_limit + 1) * np.where(flags, 1.0, cutoff)
     box, pbc, inverse, height, limit = (
         torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, coordinate_limit)
@@ -57,13 +57,15 @@ def search_neighbors(
     search_range = torch.where(pbc, (reach * parts / height).ceil(), 1.0).long()
     part = ((fractional - crossed - lowest[of_atom]) / width[of_atom] * parts[of_atom]).long()
     part = part.clamp(min=0).minimum(parts[of_atom].long() - 1)
-    pairs = list(_yield_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), search_range, part, crossed.long()))
+    pairs = list(
+        _yield_neighbor_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), search_range, part, crossed.long())
+    )
     src, dst, shifts = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     src, dst, shifts = _sort_edges(src, dst, shifts, len(pos))
-    return src, dst, shifts, _compute_offsets(shifts, box[of_atom[src]])
+    return src, dst, shifts, _compute_cell_offsets(shifts, box[of_atom[src]])
 
 
-def _yield_pairs(
+def _yield_neighbor_pairs(
     positions: Tensor,
     cutoff: float,
     of_atom: Tensor,
@@ -103,13 +105,13 @@ def _yield_pairs(
             place = begin.flatten()[range_index] + candidate - (stops - counts)[range_index]
             i, j = atoms[range_index // len(steps)], order[place]
             cells = shift.view(-1, 3)[range_index] + crossed[i] - crossed[j]
-            vec = positions[j] - positions[i] + _compute_offsets(cells, box[of_atom[i]])
+            vec = positions[j] - positions[i] + _compute_cell_offsets(cells, box[of_atom[i]])
             is_near = compute_lengths(vec) < cutoff
             is_near &= (i != j) | (cells != 0).any(1)
             yield j[is_near], i[is_near], cells[is_near]
 
 
-def _compute_offsets(shifts: Tensor, box: Tensor) -> Tensor:
+def _compute_cell_offsets(shifts: Tensor, box: Tensor) -> Tensor:
     """Return ``shifts @ box`` for each row, with exactly opposite results for opposite shifts."""
     return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
 
@@ -128,7 +130,7 @@ def _sort_edges(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tup
     return src[order], dst[order], shifts[order]
 
 
-def mask_nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
+def mask_nearest_edges(dst: Tensor, length: Tensor, number: int) -> Tensor:
     """Return a mask of the `number` shortest edges into each destination; of equal lengths, the first are kept."""
     order = length.argsort(stable=True)
     order = order[dst[order].argsort(stable=True)]

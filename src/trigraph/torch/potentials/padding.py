@@ -15,7 +15,7 @@ from trigraph.graphs import coarsen_attribute
 from trigraph.graphs.base import SAFE_VALUES
 from trigraph.table import GRAPH_PARTS
 from trigraph.table.constants import PART_SIZE
-from trigraph.torch.graphs import assemble_from_memory, tensors
+from trigraph.torch.graphs import assemble_graph_sharing_memory, list_graph_tensors
 from trigraph.torch.potentials.structures import Neighbors
 
 MAX_GHOST_DEGREE = (
@@ -29,7 +29,7 @@ GHOST_DISTANCE = 2.0  # distance between the two atoms of a ghost pair, in units
 _EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
 
 
-class Given(NamedTuple):
+class CheckedStructures(NamedTuple):
     """Checked arguments of a call, before padding."""
 
     z: Tensor
@@ -73,20 +73,22 @@ class Capacity(NamedTuple):
     def grown(self) -> "Capacity":
         """Return a capacity a quarter larger, with atoms and edges rounded up to multiples of `ROW_MULTIPLE`."""
         atoms, edges, structures = (int(GROWTH * n) + 1 for n in self[:3])
-        return Capacity(_round_up(atoms), _round_up(edges), structures if self.structures > 1 else 1, self.degree)
+        return Capacity(
+            _round_up_rows(atoms), _round_up_rows(edges), structures if self.structures > 1 else 1, self.degree
+        )
 
     @property
     def rows(self) -> tuple[int, int, int]:
         """Numbers of atoms, edges and structures, including ghosts. At least one ghost atom has no edges."""
-        edges = _round_up(self.edges)
-        return _round_up(self.atoms + 2 * -(-edges // (2 * MAX_GHOST_DEGREE)) + 1), edges, self.structures + 2
+        edges = _round_up_rows(self.edges)
+        return _round_up_rows(self.atoms + 2 * -(-edges // (2 * MAX_GHOST_DEGREE)) + 1), edges, self.structures + 2
 
 
-def _round_up(number: int) -> int:
+def _round_up_rows(number: int) -> int:
     return -(-number // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-def check_capacity(owner: str, given: Any) -> list[Capacity]:
+def parse_capacities(owner: str, given: Any) -> list[Capacity]:
     """Return the `capacity` argument as a list; raise TypeError or ValueError if it is invalid."""
     if given is None:
         return []
@@ -114,7 +116,7 @@ def choose_capacity(needed: Capacity, given: Iterable[Capacity], existing: Itera
     return min(candidates, key=lambda one: (one.edges, one.atoms, one.structures), default=new)
 
 
-class Padding:
+class PaddedBuffers:
     """Tensors at fixed addresses for structures up to a capacity, and the graphs of their neighbours.
 
     Attributes
@@ -125,10 +127,11 @@ class Padding:
     real_atoms, real_structures : Tensor
         1 for real atoms or structures, 0 for ghosts.
     refused : Tensor
-        Whether the last `CapacitySearch` was refused, for example for too many edges; there are then no real edges.
+        Whether the last `PaddedNeighborSearch` was refused, for example for too many edges. If so, there are no real
+        edges.
     sizes : tuple of int
         Numbers of atoms and structures without ghosts.
-    search : CapacitySearch or None
+    search : PaddedNeighborSearch or None
         Search that overwrites the edges.
     """
 
@@ -146,12 +149,14 @@ class Padding:
         self.refused, self.sizes = torch.zeros((), dtype=torch.bool, device=pos.device), (0, 0)
         self.search: Any = None
         self.like = pos.dtype, pos.device
-        self._long: list[_LongRows] = []
-        self.neighbors = self._assemble()
+        self._long: list[_PaddedLongRows] = []
+        self.neighbors = self._make_neighbors()
         # `Neighbors` (immutable) and cutoff for which graphs and ghost positions were last written.
         self._filled_for: tuple[Neighbors | None, float] = None, 0.0
 
-    def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
+    def load_structures(
+        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float
+    ) -> None:
         """Copy structures with at least one atom into the tensors, without synchronizing the device."""
         self.sizes = atoms, structures = len(z), neighbors.num_structures
         with torch.no_grad():
@@ -162,8 +167,8 @@ class Padding:
                 self.cells[:structures].copy_(cells)
             if self._filled_for[0] is not neighbors or self._filled_for[1] != cutoff:
                 self.invalidate_graphs()
-                self._fill_constants(atoms, structures, cutoff)
-                self._fill_structures(neighbors)
+                self._fill_flags_and_ghosts(atoms, structures, cutoff)
+                self._fill_structure_members(neighbors)
                 self._fill_edges(neighbors)
                 self._filled_for = neighbors, cutoff
 
@@ -171,48 +176,54 @@ class Padding:
         """Make the next `fill` write the graphs again, after another object has overwritten them."""
         self._filled_for = None, 0.0
 
-    def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
+    def make_label_tensor(self, values: Tensor, of_atoms: bool) -> Tensor:
         """Return a zero tensor for labels such as `values`, with rows for all atoms or structures, including ghosts."""
         return values.new_zeros(self.rows[0 if of_atoms else 2], *values.shape[1:])
 
     def fill_labels(self, targets: Mapping[str, Tensor], labels: Mapping[str, tuple[Tensor, bool]]) -> None:
-        """Copy labels into the tensors from `new_label`, and set the rows of ghosts to zero."""
+        """Copy labels into the tensors from `make_label_tensor`, and set the rows of ghosts to zero."""
         for name, (values, _) in labels.items():
             targets[name][: len(values)].copy_(values)
             targets[name][len(values) :].zero_()
 
-    def _assemble(self) -> Neighbors:
-        """Return graphs of new tensors, which are constant unless `_fill_edges` or `_fill_structures` writes them."""
+    def _make_neighbors(self) -> Neighbors:
+        """Return graphs of new tensors: constant, unless `_fill_edges` or `_fill_structure_members` writes them."""
         atoms, edges, structures = self.rows
         degree, largest = self.capacity.degree, coarsen_attribute("max_in_degree", atoms)
 
-        def empty(size: int) -> Tensor:
+        def make_zero_indices(size: int) -> Tensor:
             return torch.zeros(size, **self._index)
 
-        def count_to(size: int) -> Tensor:
+        def make_index_range(size: int) -> Tensor:
             return torch.arange(size, **self._index)
 
         def make_csc(arrays: tuple[Tensor, ...], numbers: tuple[int, ...], name: str = "", longest: int = 0) -> Any:
             long = {}
             if longest > MAX_GHOST_DEGREE:
                 offsets = arrays[(*_CSC.arrays, *_CSC.reverse).index(name)]
-                self._long.append(_LongRows(offsets, numbers[1]))
+                self._long.append(_PaddedLongRows(offsets, numbers[1]))
                 long[name] = self._long[-1].rows, self._long[-1].parts
-            return assemble_from_memory("CSC", arrays, numbers, long)
+            return assemble_graph_sharing_memory("CSC", arrays, numbers, long)
 
-        self.edges = {name: empty(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
+        self.edges = {name: make_zero_indices(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
         src_offsets, dst_offsets, by_dst, src = (self.edges[name] for name in _EDGES.arrays[:4])
-        self._ends = [empty(2 * edges), empty(2 * atoms + 1), empty(2 * edges)]  # indices, src_offsets, src_positions
-        self._into = [empty(edges), empty(edges)]  # destinations, src_positions
+        self._ends = [
+            make_zero_indices(2 * edges),
+            make_zero_indices(2 * atoms + 1),
+            make_zero_indices(2 * edges),
+        ]  # indices, src_offsets, src_positions
+        self._into = [make_zero_indices(edges), make_zero_indices(edges)]  # destinations, src_positions
         sizes = (structures + 1, *5 * [atoms])
-        self.members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, 2 position arrays
-        each, both = count_to(edges + 1), count_to(2 * edges + 1)
-        rows, halves, atom_offsets = each[:-1], both[:-1], count_to(atoms + 1)
+        self.members = [
+            make_zero_indices(size) for size in sizes
+        ]  # offsets, indices, edge_ids, destinations, 2 position arrays
+        each, both = make_index_range(edges + 1), make_index_range(2 * edges + 1)
+        rows, halves, atom_offsets = each[:-1], both[:-1], make_index_range(atoms + 1)
         ends = (2 * each, self._ends[0], halves, halves // 2, *self._ends[1:], both, halves)
         into = (dst_offsets, by_dst, rows, self._into[0], each, self._into[1], each, rows)
         members = (*self.members[:4], atom_offsets, self.members[4], atom_offsets, self.members[5])
         return Neighbors(
-            assemble_from_memory(
+            assemble_graph_sharing_memory(
                 "EdgeGraph", tuple(self.edges.values()), (degree, degree, SAFE_VALUES["max_parallel_edges"])
             ),
             self.shifts,
@@ -228,7 +239,7 @@ class Padding:
             ),
         )
 
-    def _fill_constants(self, atoms: int, structures: int, cutoff: float) -> None:
+    def _fill_flags_and_ghosts(self, atoms: int, structures: int, cutoff: float) -> None:
         self.pos[atoms:].zero_()
         self.pos[atoms + 1 :: 2, 0] = GHOST_DISTANCE * cutoff
         self.real_atoms[:atoms] = 1.0
@@ -243,16 +254,16 @@ class Padding:
         graph = neighbors.graph
         if graph.reverse_edge is None:
             raise ValueError("Neighbors: the graph has no reverse_edge; expected a result of Potential.neighbors")
-        for target, own in zip(self.edges.values(), tensors(graph, False), strict=True):
+        for target, own in zip(self.edges.values(), list_graph_tensors(graph, False), strict=True):
             target[: len(own)].copy_(own)
         if self.shifts is not None:
             self.shifts[: graph.num_edges].copy_(
                 self.shifts.new_zeros(()) if neighbors.shifts is None else neighbors.shifts
             )
         self.refused.zero_()
-        self.finish_edges(torch.full((), graph.num_edges, **self._index))
+        self.append_ghost_edges(torch.full((), graph.num_edges, **self._index))
 
-    def finish_edges(self, num_real_edges: Tensor) -> None:
+    def append_ghost_edges(self, num_real_edges: Tensor) -> None:
         """Write ghost edges after the `num_real_edges` real edges, and all derived arrays, without synchronization."""
         atoms, edges, structures = self.rows
         first_ghost = self.members[0][structures - 2]  # first ghost atom
@@ -275,12 +286,12 @@ class Padding:
         if self.shifts is not None:
             self.shifts.masked_fill_((number >= num_real_edges)[:, None], 0.0)
         for long in self._long:
-            long.fill()
+            long.update_long_rows()
 
-    def _fill_structures(self, neighbors: Neighbors) -> None:
+    def _fill_structure_members(self, neighbors: Neighbors) -> None:
         """Write the structure of each atom. All ghosts are in the second-to-last structure; the last one is empty."""
         (atoms, _, structures), own = self.rows, neighbors.graph.num_nodes
-        offsets, *others = tensors(neighbors.members, True)
+        offsets, *others = list_graph_tensors(neighbors.members, True)
         indices, edge_ids, destinations, _, src_positions, _, row_positions = others
         self.members[0][: len(offsets)].copy_(offsets)
         self.members[0][len(offsets) : structures - 1] = own
@@ -298,7 +309,7 @@ class Padding:
         self.batch[own:] = structures - 2
 
 
-class _LongRows:
+class _PaddedLongRows:
     """`LongRows` of changing offsets, with memory for the largest possible number of long rows.
 
     Unused entries denote empty parts of the last row, which is always empty.
@@ -308,7 +319,7 @@ class _LongRows:
         self.offsets, most = offsets, positions // (MAX_GHOST_DEGREE + 1)
         self.rows, self.parts = offsets.new_zeros(3, most), offsets.new_zeros(2, positions // MAX_GHOST_DEGREE + most)
 
-    def fill(self) -> None:
+    def update_long_rows(self) -> None:
         """Find the long rows of the current offsets without synchronizing the device."""
         offsets, empty_row = self.offsets, len(self.offsets) - 2
         sizes = offsets.diff()
@@ -335,19 +346,19 @@ def _make_ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges:
     number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom
     num_ghost_edges = edges - first_edge
 
-    def split_pair(pair: Tensor) -> tuple[Tensor, Tensor]:
+    def count_edges_by_direction(pair: Tensor) -> tuple[Tensor, Tensor]:
         size = (num_ghost_edges - 2 * MAX_GHOST_DEGREE * pair).clamp(0, 2 * MAX_GHOST_DEGREE)
         return (size + 1) // 2, size // 2
 
     pair = number // (2 * MAX_GHOST_DEGREE)
-    begin, (there, back) = 2 * MAX_GHOST_DEGREE * pair, split_pair(pair)
+    begin, (there, back) = 2 * MAX_GHOST_DEGREE * pair, count_edges_by_direction(pair)
     returns = (number - begin >= there).to(number)  # 1 for edges to the first atom of a pair, otherwise 0
     index_in_direction = number - begin - returns * there  # index among the edges of the same pair and direction
     has_reverse = (index_in_direction < torch.where(returns > 0, there, back)).to(number)
     # When edges are sorted by destination, those leading to the first atom of a pair come first.
     start = begin + returns * back
     position = number - begin
-    offsets, (outward, inward) = 2 * MAX_GHOST_DEGREE * (atom // 2), split_pair(atom // 2)
+    offsets, (outward, inward) = 2 * MAX_GHOST_DEGREE * (atom // 2), count_edges_by_direction(atom // 2)
     return {
         "src_offsets": (offsets + atom % 2 * outward).clamp(max=num_ghost_edges),
         "dst_offsets": (offsets + atom % 2 * inward).clamp(max=num_ghost_edges),

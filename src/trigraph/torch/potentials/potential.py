@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from trigraph.arrays import real_number, require_count
+from trigraph.arrays import require_count, require_nonnegative_number
 from trigraph.torch.graphs import exclude_from_compilation
 from trigraph.torch.layers.activations import use_torch_silu
 from trigraph.torch.layers.arguments import refuse_torchscript
@@ -21,8 +21,8 @@ from trigraph.torch.potentials.structures import (
     Neighbors,
     check_atoms,
     check_potential,
-    empty_like_model,
     find_neighbors,
+    make_empty_model_tensor,
     stack_cells,
 )
 
@@ -120,7 +120,7 @@ class Potential(Module):
             neighbours change as atoms move.
         """
         owner = type(self).__name__
-        real_number(owner, "skin", skin)
+        require_nonnegative_number(owner, "skin", skin)
         if skin and self.max_num_neighbors is not None:
             raise ValueError(
                 f"{owner}: skin is {skin} and max_num_neighbors is {self.max_num_neighbors}; expected skin=0 or "
@@ -166,11 +166,11 @@ class Potential(Module):
         NotImplementedError
             In torch.jit.trace without `neighbors`.
         """
-        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
-        energies = self.sum_outputs(z, pos, cells, neighbors)
+        neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors)
+        energies = self.sum_outputs_by_structure(z, pos, cells, neighbors)
         return energies[0] if neighbors.batch is None else energies
 
-    def sum_outputs(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
+    def sum_outputs_by_structure(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
         """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
         return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
@@ -206,11 +206,11 @@ class Potential(Module):
             If the model was made inside ``torch.inference_mode()``.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            return self.differentiated(z, pos, cells, neighbors, create_graph)
+            return self.compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph)
 
-    def differentiated(
+    def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
         """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
@@ -265,11 +265,11 @@ class Potential(Module):
             expected = tuple(pos.shape)
             raise ValueError(f"{owner}: vector has shape {tuple(vector.shape)}; expected (num_atoms, 3) = {expected}")
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos, vector = (t.clone() if t.is_inference() else t for t in (z, pos, vector))
-            return self.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
+            return self.compute_hessian_product(z, pos, cells, neighbors, vector, create_graph)
 
-    def differentiated_along(
+    def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
         """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
@@ -320,7 +320,7 @@ class Potential(Module):
         if block_size is not None:
             require_count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
             numbers = range(len(pos)) if atoms is None else [operator.index(atom) for atom in atoms]
             for number in numbers:
@@ -329,7 +329,7 @@ class Potential(Module):
             rows = [number % len(pos) * 3 + axis for number in numbers for axis in range(3)]
             size = block_size or max(1, EDGES_OF_ROWS // max(1, neighbors.graph.num_edges))
             blocks = [rows[k : k + size] for k in range(0, len(rows), size)]
-            rows_along = self.make_hessian_product(z, pos, cells, neighbors) if blocks else None
+            rows_along = self.make_hessian_multiplier(z, pos, cells, neighbors) if blocks else None
             hessian = [pos.new_empty(0, len(pos), 3)]
             for block in blocks if progress is None else progress(blocks):
                 directions = pos.new_zeros(len(block), pos.numel())
@@ -337,15 +337,19 @@ class Potential(Module):
                 hessian.append(rows_along(directions.reshape(-1, *pos.shape)))  # type: ignore[misc]
             return torch.cat(hessian).reshape(len(numbers), 3, len(pos), 3)
 
-    def make_hessian_product(
+    def make_hessian_multiplier(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
         """Return a function that multiplies the Hessian by k directions, shape (k, num_atoms, 3)."""
         pos = pos.detach().requires_grad_()
-        forces = copy_without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
-        return torch.func.vmap(partial(_multiply_by_hessian, forces, pos))
+        forces = (
+            copy_without_gradients(self)
+            .compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph=True)
+            .forces
+        )
+        return torch.func.vmap(partial(_differentiate_forces_along, forces, pos))
 
-    def prepare(
+    def prepare_arguments(
         self,
         z: Tensor,
         pos: Tensor,
@@ -359,7 +363,7 @@ class Potential(Module):
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
-        check_atoms(owner, z, pos, empty_like_model(self))
+        check_atoms(owner, z, pos, make_empty_model_tensor(self))
         if neighbors is None:
             self.check_numbers(z)
             neighbors = self.neighbors(pos, batch, cell, pbc)
@@ -444,7 +448,7 @@ def copy_without_gradients(model: Potential) -> Potential:
     return copy.deepcopy(model, memo)
 
 
-def _multiply_by_hessian(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
+def _differentiate_forces_along(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
     """Return the product of the Hessian with a vector, given differentiable forces."""
     if not forces.requires_grad:  # true if no atom has neighbours
         return torch.zeros_like(vector)
@@ -463,7 +467,7 @@ def multiply_by_hessian(
 ) -> Tensor:
     """Return the product of the Hessian of the energies with a vector; `pos` must require a gradient."""
     forces = compute_derivatives(atoms_of_vectors, z, pos, cells, neighbors, create_graph=True).forces
-    return _multiply_by_hessian(forces, pos, vector, create_graph=create_graph)
+    return _differentiate_forces_along(forces, pos, vector, create_graph=create_graph)
 
 
 def compute_atom_outputs(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
@@ -481,10 +485,10 @@ def compute_derivatives(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> EnergyForcesStress:
     """Return the energies of `atoms_of_vectors`, and their derivatives; `pos` must require a gradient."""
-    return compute_derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
+    return compute_derivatives_and_edge_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
 
 
-def compute_derivatives_and_strains(
+def compute_derivatives_and_edge_strains(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> tuple[EnergyForcesStress, Tensor | None]:
     """Return the results of `compute_derivatives` and, with cells, each edge's strain derivatives, (edges, 9)."""

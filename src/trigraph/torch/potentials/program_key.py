@@ -20,14 +20,14 @@ _INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # may be set on th
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
 
-class _ComparedByIdentity:
+class _IdentityWrapper:
     """Wrapper that compares an object by identity and keeps it alive, so that no other object gets its address."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ComparedByIdentity) and self.value is other.value
+        return isinstance(other, _IdentityWrapper) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -62,7 +62,7 @@ class ProgramKey:
             name: self._make_comparable(name, getattr(root, name, None)) for name in _INHERITED
         }
         for name, module in modules.items():
-            self.values[f"{name}.__class__".removeprefix(".")] = _ComparedByIdentity(type(module))
+            self.values[f"{name}.__class__".removeprefix(".")] = _IdentityWrapper(type(module))
             self._containers.append(vars(module))
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
@@ -73,7 +73,7 @@ class ProgramKey:
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
         self._views = [c.values() for c in self._containers if isinstance(c, Mapping)]
-        self._objects, self._properties = list(self._list_objects()), list(map(_properties, self._tensors))
+        self._objects, self._properties = list(self._iterate_compared_objects()), list(map(_properties, self._tensors))
         self._strided = [t for t in self._tensors if t.layout is torch.strided]
         self._strides = list(map(Tensor.stride, self._strided))
         strides = iter(self._strides)
@@ -81,17 +81,17 @@ class ProgramKey:
             stride = next(strides) if tensor.layout is torch.strided else None
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
-    def unchanged(self, root: Module) -> bool:
+    def is_unchanged(self, root: Module) -> bool:
         """Return whether a new key of `root` would be equal; return False also if an equal new object was assigned."""
         return (
             root is self.root
             and not any(self._empty)
-            and all(map(operator.is_, self._list_objects(), self._objects))
+            and all(map(operator.is_, self._iterate_compared_objects(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
             and list(map(Tensor.stride, self._strided)) == self._strides  # last: sparse tensors lack strides
         )
 
-    def _list_objects(self) -> Iterator[Any]:
+    def _iterate_compared_objects(self) -> Iterator[Any]:
         # An added or removed element shifts all later objects. Values come last, so that a shift is always noticed.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
@@ -109,7 +109,7 @@ class ProgramKey:
         if cls not in _CONTAINERS or len(value) > MAX_ELEMENTS:
             if not _is_immutable(value) and place not in self.not_compared:
                 self.not_compared.append(place)
-            return _ComparedByIdentity(value)
+            return _IdentityWrapper(value)
         if cls is not tuple:  # skip tuples, because Python may share equal tuples
             self._names[id(value)] = place
             self._containers.append(value)

@@ -28,7 +28,7 @@ def list_torch_settings(device: torch.device) -> tuple[Any, ...]:
     )
 
 
-def copy_model(model: Potential, key: ProgramKey) -> Potential:
+def copy_model_sharing_parameters(model: Potential, key: ProgramKey) -> Potential:
     """Return a copy of a model that shares its parameters but not its buffers.
 
     Tracing or calling the copy does not change the model, which other threads may be using.
@@ -42,7 +42,7 @@ def copy_model(model: Potential, key: ProgramKey) -> Potential:
         ) from error
 
 
-class Replacement(Module):
+class PotentialReplacement(Module):
     """Base class of modules that replace a potential, with the same arguments, results and errors.
 
     Subclasses define `differentiated` and `differentiated_along`.
@@ -88,19 +88,19 @@ class Replacement(Module):
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
 
-    def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
+    def prepare_arguments(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
-        return self.model.prepare(*args, **kwargs)
+        return self.model.prepare_arguments(*args, **kwargs)
 
-    def make_hessian_product(
+    def make_hessian_multiplier(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function like `Potential.make_hessian_product`, but use one copy of all structures per direction."""
-        copies = functools.cache(neighbors.copies)  # cached by the number of copies
+        """Return a function like `Potential.make_hessian_multiplier`, with one copy of all structures per direction."""
+        copies = functools.cache(neighbors.repeat_structures)  # cached by the number of copies
 
-        def multiply(directions: Tensor) -> Tensor:
+        def multiply_directions(directions: Tensor) -> Tensor:
             k = len(directions)
             stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
             return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
 
-        return multiply
+        return multiply_directions

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def is_captured(device: torch.device) -> bool:
+def uses_cuda_graph(device: torch.device) -> bool:
     """Return whether `Replay` captures a CUDA graph on this device."""
     return device.type == "cuda"
 
@@ -31,7 +31,7 @@ class Replay:
 
     def __call__(self) -> tuple[Tensor | None, ...]:
         """Execute the function or replay its graph, and return the results."""
-        if not is_captured(self.device):
+        if not uses_cuda_graph(self.device):
             return self.function()
         with torch.cuda.device(self.device):
             if torch.cuda.is_current_stream_capturing():

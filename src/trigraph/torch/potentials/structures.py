@@ -12,16 +12,16 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.arrays import check_memory, show_value
 from trigraph.graphs import CSC
-from trigraph.graphs.counting import order_by
+from trigraph.graphs.counting import sort_positions_by_key
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
+from trigraph.graphs.neighbors import find_neighbor_pairs, find_neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import call_in_new_thread, unwrap_tensor, view_array
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import assemble, exclude_from_compilation, tensors
+from trigraph.torch.graphs import assemble_graph, exclude_from_compilation, list_graph_tensors
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
-from trigraph.torch.layers.edges import check_rows, narrow_indices
-from trigraph.torch.potentials.neighbors import compute_lengths, mask_nearest, search_neighbors
+from trigraph.torch.layers.edges import check_matrix_shape, narrow_indices
+from trigraph.torch.potentials.neighbors import compute_lengths, mask_nearest_edges, search_neighbors
 from trigraph.torch.signatures import allow_nesting, skip_default_arguments
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
@@ -57,7 +57,7 @@ def check_potential(owner: str, model: Any) -> None:
         )
 
 
-def empty_like_model(model: torch.nn.Module) -> Tensor:
+def make_empty_model_tensor(model: torch.nn.Module) -> Tensor:
     """Return an empty tensor with the dtype and device of a model's parameters or, without parameters, of its buffers.
 
     Raise RuntimeError if gradients are enabled but the model was created in inference mode, because torch then computes
@@ -123,25 +123,25 @@ class Neighbors(NamedTuple):
     @property
     def src(self) -> Tensor:
         """Source atom of each edge, shape (num_edges,)."""
-        return tensors(self.graph, False)[SRC]
+        return list_graph_tensors(self.graph, False)[SRC]
 
     @property
     def dst(self) -> Tensor:
         """Destination atom of each edge, shape (num_edges,)."""
-        return tensors(self.graph, False)[DST]
+        return list_graph_tensors(self.graph, False)[DST]
 
-    def copies(self, number: int) -> "Neighbors":
+    def repeat_structures(self, number: int) -> "Neighbors":
         """Return the neighbours in `number` consecutive copies of all structures."""
         steps = torch.arange(number, device=self.src.device)[:, None]
 
-        def repeated(index: Tensor, size: int) -> Tensor:
+        def repeat_index(index: Tensor, size: int) -> Tensor:
             return (index + size * steps).flatten()
 
         num_atoms, num_edges, structures = self.graph.num_nodes, self.graph.num_edges, self.num_structures
         batch = self.src.new_zeros(num_atoms) if self.batch is None else self.batch
         shifts = self.src.new_zeros(num_edges, 3) if self.shifts is None else self.shifts
-        src, dst = repeated(self.src, num_atoms), repeated(self.dst, num_atoms)
-        of_atom = repeated(batch, structures)
+        src, dst = repeat_index(self.src, num_atoms), repeat_index(self.dst, num_atoms)
+        of_atom = repeat_index(batch, structures)
         return build_neighbors(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
 
     def of_sources(self, values: Tensor) -> Tensor:
@@ -151,12 +151,12 @@ class Neighbors(NamedTuple):
         """
         if self.sources is not None:
             return _sum_rows("of_sources", values, self.sources, "num_atoms")
-        src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
+        src, src_offsets = self.src, list_graph_tensors(self.graph, False)[SRC_OFFSETS]
         offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
         each = offsets[:-1]
         # Edges are sorted by source, so the reverse arrays need no computation.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
-        graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
+        graph = assemble_graph("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
         return _sum_rows("of_sources", values, graph, "num_atoms")
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
@@ -191,15 +191,15 @@ class Neighbors(NamedTuple):
 
 def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
     """Return sums of rows. If each row contributes to exactly one sum, `index` states which."""
-    check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
+    check_matrix_shape(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
     # Traced programs must call the operator itself, because `potentials.traced.rewrite_sums` looks for it.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return _sum(values, None, graph).output_embedding
-    sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]
+    sums: Tensor = _RowSums.apply(values, index, graph)  # type: ignore[no-untyped-call]
     return sums
 
 
-class _Sums(torch.autograd.Function):
+class _RowSums(torch.autograd.Function):
     """Sum rows, each of which contributes to one sum, so that the derivative is a selection of rows."""
 
     generate_vmap_rule = True
@@ -216,16 +216,16 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Selected.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
+        return _RowSelection.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
-        return _Sums.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
+        return _RowSums.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
 
-class _Selected(torch.autograd.Function):
-    """Select rows of `values` by `index`. The derivative is the transpose, `_Sums`, which adds in a fixed order."""
+class _RowSelection(torch.autograd.Function):
+    """Select rows of `values` by `index`. The derivative is the transpose, `_RowSums`, which adds in a fixed order."""
 
     generate_vmap_rule = True
 
@@ -233,23 +233,23 @@ class _Selected(torch.autograd.Function):
     def forward(values: Tensor, index: Tensor, graph: CSC) -> Tensor:
         return values.index_select(0, index)
 
-    setup_context = _Sums.setup_context
+    setup_context = _RowSums.setup_context
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Sums.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
+        return _RowSums.apply(grad, *ctx.saved_tensors, ctx.graph), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor, *_: None) -> Any:
-        return _Selected.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
+        return _RowSelection.apply(tangent, *saved, ctx.graph)  # type: ignore[no-untyped-call]
 
 
-for _function in (_Sums, _Selected):
+for _function in (_RowSums, _RowSelection):
     skip_default_arguments(_function)
 
 
-def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+def _check_tensor_dtype(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -258,7 +258,7 @@ def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
 
 
 def _check_positions(owner: str, pos: Any) -> None:
-    _check_tensor(owner, "pos", pos, (torch.float32, torch.float64))
+    _check_tensor_dtype(owner, "pos", pos, (torch.float32, torch.float64))
     if pos.dim() != 2 or pos.shape[1] != 3:
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3)")
 
@@ -268,7 +268,7 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
     for name, value in (("z", z), ("pos", pos)):
         if isinstance(value, Tensor) and value.device != like.device:
             raise ValueError(f"{owner}: {name} is on {value.device}; expected {like.device}, where the parameters are")
-    _check_tensor(owner, "z", z, (torch.int64, torch.int32))
+    _check_tensor_dtype(owner, "z", z, (torch.int64, torch.int32))
     if z.dim() != 1:
         raise ValueError(f"{owner}: z has shape {tuple(z.shape)}; expected (num_atoms,)")
     _check_positions(owner, pos)
@@ -278,7 +278,7 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3) = ({len(z)}, 3)")
 
 
-def _check_real(owner: str, name: str, value: Tensor | None) -> None:
+def _check_not_complex(owner: str, name: str, value: Tensor | None) -> None:
     """Raise for a complex tensor, because conversion to the dtype of `pos` would drop the imaginary part."""
     if value is not None and value.is_complex():
         raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected real numbers")
@@ -296,10 +296,10 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
                 raise TypeError(f"{owner}: cell[{i}] is a {type(one).__name__}; expected a torch.Tensor or None")
             if one is not None and tuple(one.shape) != (3, 3):
                 raise ValueError(f"{owner}: cell[{i}] has shape {tuple(one.shape)}; expected (3, 3)")
-            _check_real(owner, f"cell[{i}]", one)
+            _check_not_complex(owner, f"cell[{i}]", one)
         cells = [pos.new_zeros(3, 3) if one is None else one.to(pos) for one in cell]
         cell = torch.stack(cells) if cells else pos.new_zeros(0, 3, 3)
-    _check_real(owner, "cell", cell)
+    _check_not_complex(owner, "cell", cell)
     if cell.dim() == 2:
         cell = cell.unsqueeze(0)
     if tuple(cell.shape) != (num_structures, 3, 3):
@@ -331,7 +331,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
     return number
 
 
-def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
+def find_periodic_directions(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
     """Return a mask of the periodic directions of each structure, shape (num_structures, 3)."""
     if pbc is None:
         present = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
@@ -346,10 +346,10 @@ def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.nd
     return np.broadcast_to(flags, (num_structures, 3))
 
 
-def _unwrap_values(owner: str, name: str, value: Any) -> Any:
+def _unwrap_tensors(owner: str, name: str, value: Any) -> Any:
     """Remove torch.func wrappers from a tensor or a list of tensors."""
     if isinstance(value, (list, tuple)):
-        return [_unwrap_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
+        return [_unwrap_tensors(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
         return unwrap_tensor(value) if isinstance(value, Tensor) else value
     except ValueError as error:
@@ -378,35 +378,37 @@ def find_neighbors(
             "torch.compile, or torch.export with the argument neighbors"
         )
     pos, batch, cell, pbc = (
-        _unwrap_values(owner, name, value)
+        _unwrap_tensors(owner, name, value)
         for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
-    return call_in_new_thread(_search_unwrapped, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
+    return call_in_new_thread(_find_neighbors_of_unwrapped, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
 
 
-def _search_unwrapped(
+def _find_neighbors_of_unwrapped(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
     """Implement `find_neighbors` for tensors without torch.func wrappers."""
     num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
-    flags = find_periodic(owner, pbc, cell, num_structures)
+    flags = find_periodic_directions(owner, pbc, cell, num_structures)
     # Copy `batch`: later writes to the caller's tensor must not change `Neighbors.batch` or the graphs.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _to_numpy(cells).astype(np.float64)
     result = search_neighbors(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
     if result is None:
-        edges = _search_on_host(owner, _to_numpy(pos), cutoff, _to_numpy(of_atom), cells, flags, batch is None)
+        edges = _search_neighbors_on_host(
+            owner, _to_numpy(pos), cutoff, _to_numpy(of_atom), cells, flags, batch is None
+        )
         result = tuple(t.to(pos.device) for t in edges)
     src, dst, shifts, offset = result
     vec = pos.detach()[src] - pos.detach()[dst] + offset.to(pos.dtype)
     if max_num_neighbors is not None:
-        keep = mask_nearest(dst, compute_lengths(vec), max_num_neighbors)
+        keep = mask_nearest_edges(dst, compute_lengths(vec), max_num_neighbors)
         src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
     return build_neighbors(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
 
 
-def _search_on_host(
+def _search_neighbors_on_host(
     owner: str,
     positions: np.ndarray,
     cutoff: float,
@@ -428,14 +430,14 @@ def _search_on_host(
     for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):
         box = None if boxes is None else boxes[structure]
         try:
-            src, dst, *rest = neighbors(positions[atoms], cutoff, box, flags[structure])
+            src, dst, *rest = find_neighbor_pairs(positions[atoms], cutoff, box, flags[structure])
         except ValueError as error:
             if is_single:
                 raise
             raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
         columns.append((atoms[src], atoms[dst], *rest))
     arrays = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    by_src = order_by(owner, "pos", arrays[0], "num_atoms", len(of_atom)).positions
+    by_src = sort_positions_by_key(owner, "pos", arrays[0], "num_atoms", len(of_atom)).positions
     return [torch.from_numpy(array[by_src]) for array in arrays]
 
 

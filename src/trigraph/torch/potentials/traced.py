@@ -28,12 +28,15 @@ else:
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
-    if op.op.selective and not op.op.single
-    for overload, mask in ((op.overload, str), *([(op.native.overload, op.native.make_mask)] if op.native else []))
+    if op.op.accepts_wrt and not op.op.returns_array
+    for overload, mask in (
+        (op.overload, str),
+        *([(op.native.overload, op.native.make_field_mask)] if op.native else []),
+    )
 }
 
 
-def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
+def trace_differentiable_program(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
     """Trace a function that computes its own gradients to a graph of operations that can be differentiated again.
 
     Autograd detaches the results that it saves, for example the value of a square root. `trace` removes these detach
@@ -73,7 +76,7 @@ def read_size_conditions(program: Any) -> str:
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
-def _multiply_over_rows(first: Tensor, second: Tensor) -> Tensor:
+def _multiply_transposed(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of `first`, transposed to (inner, rows), and `second` (rows, columns).
 
     Gradients of parameters are such sums over rows. Torch's compiler generates one kernel for a float32 sum over at
@@ -84,7 +87,7 @@ def _multiply_over_rows(first: Tensor, second: Tensor) -> Tensor:
     return first.t().mm(second if columns > 1 else second.expand(-1, 2))[:, :columns]
 
 
-class _WithBias(torch.autograd.Function):
+class _BiasAddition(torch.autograd.Function):
     """Add a row vector of biases to x."""
 
     @staticmethod
@@ -94,10 +97,10 @@ class _WithBias(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, _multiply_over_rows(grad.new_ones(grad.shape[0], 1), grad)[0]
+        return grad, _multiply_transposed(grad.new_ones(grad.shape[0], 1), grad)[0]
 
 
-class _Outer(torch.autograd.Function):
+class _OuterProduct(torch.autograd.Function):
     """Product of matrices (rows, 1) and (1, columns), computed as an elementwise product."""
 
     @staticmethod
@@ -108,10 +111,10 @@ class _Outer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         first, second = ctx.saved_tensors
-        return (grad * second).sum(1, keepdim=True), _multiply_over_rows(first, grad)
+        return (grad * second).sum(1, keepdim=True), _multiply_transposed(first, grad)
 
 
-class _OneColumn(torch.autograd.Function):
+class _SingleColumnProduct(torch.autograd.Function):
     """Product of matrices (rows, inner) and (inner, 1), computed as an elementwise product and a sum over columns."""
 
     @staticmethod
@@ -122,10 +125,10 @@ class _OneColumn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         first, second = ctx.saved_tensors
-        return grad * second.t(), _multiply_over_rows(first, grad)
+        return grad * second.t(), _multiply_transposed(first, grad)
 
 
-class _Sums(torch.autograd.Function):
+class _RowSums(torch.autograd.Function):
     """Sum rows, each of which contributes to the sum given by `index`, so that the derivative is a selection.
 
     `rest` contains the other arguments of `agg_weighted_n2n_fwd`: None (no weights), the tensors of the graph, and
@@ -144,8 +147,8 @@ class _Sums(torch.autograd.Function):
         return grad.index_select(0, index), None, *ctx.number * [None]
 
 
-class _Selected(torch.autograd.Function):
-    """Select the rows given by `index`. The derivative is the transpose, `_Sums`, which adds in a fixed order."""
+class _RowSelection(torch.autograd.Function):
+    """Select the rows given by `index`. The derivative is the transpose, `_RowSums`, which adds in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
@@ -172,7 +175,7 @@ def _make_ordinary(cls: type[torch.autograd.Function]) -> Callable[..., Tensor]:
 
 
 add_bias, multiply_outer, multiply_single_column, sum_rows, select_rows = map(
-    _make_ordinary, (_WithBias, _Outer, _OneColumn, _Sums, _Selected)
+    _make_ordinary, (_BiasAddition, _OuterProduct, _SingleColumnProduct, _RowSums, _RowSelection)
 )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trigraph.torch.potentials.padding import OWNER, Given, Padding
+from trigraph.torch.potentials.padding import OWNER, CheckedStructures, PaddedBuffers
 from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives
-from trigraph.torch.potentials.replay import is_captured
+from trigraph.torch.potentials.replay import uses_cuda_graph
 from trigraph.torch.potentials.structures import EnergyForcesStress
 
 
@@ -54,7 +54,7 @@ class TrainingStep:
         if not callable(loss):
             raise TypeError(f"{OWNER}: loss is a {type(loss).__name__}; expected a function of structures and labels")
         if optimizer is not None:
-            check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
+            check_optimizer(optimizer, uses_cuda_graph(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
         # In addition to the keys of `CapturedPotential`, a replay depends on the optimizer's numbers and tensors, and
         # on the memory of the gradients. If any of these changes, the replays with the old `_replay_name` are dropped.
@@ -98,8 +98,8 @@ class TrainingStep:
         potential = self.potential
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = potential.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
-            given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
-            labels = dict(_check_labels(given, of_atoms or {}, of_structures or {}))
+            given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
+            labels = dict(_yield_checked_labels(given, of_atoms or {}, of_structures or {}))
             device = pos.device.type
             if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16:
                 raise RuntimeError(
@@ -108,9 +108,9 @@ class TrainingStep:
                 )
             if not len(z):
                 raise ValueError(f"{OWNER}: there are no atoms; expected at least one in a training step")
-            return potential.hold(lambda: self._run_step(given, labels))
+            return potential.call_under_lock(lambda: self._replay_step(given, labels))
 
-    def _run_step(self, given: Given, labels: Mapping[str, tuple[Tensor, bool]]) -> Tensor:
+    def _replay_step(self, given: CheckedStructures, labels: Mapping[str, tuple[Tensor, bool]]) -> Tensor:
         parameters = [p for p in self.potential.parameters() if p.requires_grad]
         if set(self._gradients) != set(parameters) or any(
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
@@ -118,22 +118,27 @@ class TrainingStep:
             self._gradients, self._captured_settings = {p: torch.zeros_like(p) for p in parameters}, None
         for p, gradient in self._gradients.items():  # restore `p.grad`, which `zero_grad` may have reset
             p.grad = gradient
-        settings = self._list_settings()
+        settings = self._list_optimizer_settings()
         if settings != self._captured_settings:
             self.potential.drop_replays(self._replay_name)
             self._captured_settings, self._replay_name = settings, object()
-        compute, finish = partial(self._compute, parameters), partial(self._update_parameters, parameters)
+        compute, finish = (
+            partial(self._compute_loss_and_gradients, parameters),
+            partial(self._update_parameters, parameters),
+        )
         replay = self.potential.replay(self._replay_name, compute, given, labels, finish)
         (loss,) = replay()
         if replay.graph is None:
-            self._captured_settings = self._list_settings()  # the first step has created the optimizer's state
+            self._captured_settings = (
+                self._list_optimizer_settings()
+            )  # the first step has created the optimizer's state
         return loss.clone()  # type: ignore[union-attr]
 
-    def _compute(
+    def _compute_loss_and_gradients(
         self, parameters: Sequence[Tensor], model: Potential, inputs: Any, labels: Any
     ) -> tuple[Tensor | None, ...]:
         """Return the loss and its gradients with respect to the parameters."""
-        if isinstance(inputs, Padding):
+        if isinstance(inputs, PaddedBuffers):
             real_atoms, real_structures = inputs.real_atoms, inputs.real_structures
         else:
             real_atoms = inputs.pos.new_ones(len(inputs.z))
@@ -159,7 +164,7 @@ class TrainingStep:
             self.optimizer.step()
         return (loss,)
 
-    def _list_settings(self) -> list[Any]:
+    def _list_optimizer_settings(self) -> list[Any]:
         """Return the numbers in the optimizer's groups and state, and the addresses of the tensors in them."""
         if self.optimizer is None:
             return [self.max_norm]
@@ -184,7 +189,9 @@ def check_optimizer(optimizer: Any, on_device: bool) -> None:
         )
 
 
-def _check_labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
+def _yield_checked_labels(
+    given: CheckedStructures, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]
+) -> Iterator[Any]:
     """Yield (name, (values, whether the rows are atoms)) for each label."""
     if repeated_names := sorted(of_atoms.keys() & of_structures.keys()):
         raise ValueError(

@@ -13,7 +13,7 @@ from trigraph.torch import agg_weighted_n2n
 from trigraph.torch import mha_gat_n2n as attention
 
 
-def _select_destinations(caller: str, feat: torch.Tensor, graph: CSC, cls: type[CSC] = CSC) -> torch.Tensor:
+def _select_destination_features(caller: str, feat: torch.Tensor, graph: CSC, cls: type[CSC] = CSC) -> torch.Tensor:
     """Check features and graph, and return the features of the destinations."""
     if not isinstance(graph, cls):
         raise TypeError(f"{caller}: graph is a {type(graph).__name__}; expected a {cls.__name__} of pylibcugraphops")
@@ -36,7 +36,7 @@ def mha_gat_n2n(
     edge_feat: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Apply multi-head attention like `trigraph.torch.mha_gat_n2n`. Edge features of width 0 count as None."""
-    dst = _select_destinations("mha_gat_n2n", feat, graph)
+    dst = _select_destination_features("mha_gat_n2n", feat, graph)
     if edge_feat is not None and edge_feat.ndim == 2 and edge_feat.shape[1] == 0:
         edge_feat = None
     settings = (num_heads, concat_heads, activation, negative_slope)
@@ -45,7 +45,7 @@ def mha_gat_n2n(
 
 def agg_concat_n2n(feat: torch.Tensor, graph: CSC, aggr: Any = "sum") -> torch.Tensor:
     """Aggregate sources like `trigraph.torch.agg_weighted_n2n`, and append the destination's own features."""
-    dst = _select_destinations("agg_concat_n2n", feat, graph)
+    dst = _select_destination_features("agg_concat_n2n", feat, graph)
     return torch.cat([agg_weighted_n2n(feat, None, graph.csc, op=aggr).output_embedding, dst], 1)
 
 
@@ -63,7 +63,7 @@ def agg_hg_basis_n2n_post(
     `norm_by_out_degree` divides each edge by the number of edges of its type into its destination.
     """
     caller = "agg_hg_basis_n2n_post"
-    dst = _select_destinations(caller, feat, graph, HeteroCSC)
+    dst = _select_destination_features(caller, feat, graph, HeteroCSC)
     if weights_comb is None:
         weights_comb = torch.eye(graph.num_edge_types, dtype=feat.dtype, device=feat.device)
     if weights_comb.ndim != 2 or len(weights_comb) != graph.num_edge_types or weights_comb.device != feat.device:
