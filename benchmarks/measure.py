@@ -241,7 +241,7 @@ def _run_contender_once(
     status, note = worker.send_command("open", job)
     if status != "done":
         return Measurement(status=status, note=note), {}
-    status, first = worker.send_command("first")
+    status, first = worker.send_command("measure_first_call")
     if status != "done":
         return Measurement(status=status, note=first), {}
     results, peak = first
@@ -289,7 +289,7 @@ def time_alternately(
                 if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
                     continue
                 progress(f"{name}, round {turn + 1} of {repeat}")
-                status, value = workers[name].send_command("sample")
+                status, value = workers[name].send_command("sample_seconds")
                 if status == "done":
                     samples[name].append(value)
                 else:

@@ -24,10 +24,11 @@ LAST_LINES = 12  # number of output lines to keep if a part crashes
 class Stage(NamedTuple):
     """A stage: its name, its share of the time left when it begins, and the package that contains its module.
 
-    The module defines ``parts(target)``, which lists names of parts in order of importance, and ``run(part, place,
-    notes)``. It may define ``prefix(part, place)``, a tool that runs the command; ``read(part, output)``, which
-    converts the output of the process to lines; ``AT_ONCE``, whether parts may run concurrently; and ``ALONE``, whether
-    a part needs exclusive use of the device for timing (default: False; None if the part calls `part.locked` itself).
+    The module defines ``list_parts(target)``, which lists names of parts in order of importance, and ``run_part(part,
+    place, notes)``. It may define ``make_command_prefix(part, place)``, a tool that runs the command;
+    ``parse_output(part, output)``, which converts the output of the process to lines; ``AT_ONCE``, whether parts may
+    run concurrently; and ``ALONE``, whether a part needs exclusive use of the device for timing (default: False; None
+    if the part locks the device itself).
     """
 
     name: str
@@ -64,7 +65,7 @@ class _StageRunner:
     ) -> list[dict[str, Any]]:
         """Run the `chosen` parts (default: all), call `save_record` after each part, and return the records."""
         try:
-            names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
+            names = [name for name in self._module.list_parts(self._place) if name in chosen or not chosen]
         except Exception as error:  # for example, CuPy may fail without a device; the other stages still run
             return [_make_part_record("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
@@ -87,7 +88,8 @@ class _StageRunner:
         notes, log = self._folder / f"{stem}.jsonl", self._folder / f"{stem}.log"
         notes.unlink(missing_ok=True)
         try:
-            prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
+            make_prefix = getattr(self._module, "make_command_prefix", None)
+            prefix = make_prefix(part, self._place) if make_prefix else []
         except FileNotFoundError as error:  # the tool is not installed
             return _make_part_record(part, "not run", str(error))
         if self._end - begun < MIN_SECONDS:
@@ -107,8 +109,9 @@ class _StageRunner:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
         _kill_process_group(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read_notes(notes)
-        if hasattr(self._module, "read") and state != "out of time":  # a stopped process has not printed its result
-            lines += self._module.read(part, printed)
+        # A process that was stopped has not printed its result.
+        if hasattr(self._module, "parse_output") and state != "out of time":
+            lines += self._module.parse_output(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
         return _make_part_record(part, state, note, time.monotonic() - begun, lines)

@@ -76,7 +76,7 @@ def main() -> None:
     stage = importlib.import_module(module)
     alone = getattr(stage, "ALONE", False)
     with contextlib.nullcontext() if alone is None else lock_device(alone):
-        stage.run(part, make_device(where), Notes(Path(path)))
+        stage.run_part(part, make_device(where), Notes(Path(path)))
 
 
 if __name__ == "__main__":

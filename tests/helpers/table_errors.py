@@ -17,7 +17,7 @@ PRESENT_ARGUMENTS = [
 
 def find_sizes(op, values):
     """Return the size of every symbol in a valid call, or its typical size if no argument determines it."""
-    sizes = {a.name: values[a.name] for a in op.attributes if a.size}
+    sizes = {a.name: values[a.name] for a in op.attributes if a.is_size}
     sizes |= {a.name: find_choice_index(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional_names}
     sizes |= {s: op.graph_kind.find_attribute(s, values) for s in (op.graph_kind.sizes if op.graph_kind else ())}

@@ -419,18 +419,18 @@ def test_compile_without_cupy_names_package_to_install():
 
 INTERRUPT_PROGRAM = """
 import signal, threading, time
-from trigraph.locks import Lock
-lock, end, interruptions = Lock(), time.monotonic() + 1, 0
+from trigraph.locks import ForkSafeLock
+lock, end, interruptions = ForkSafeLock(), time.monotonic() + 1, 0
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 while time.monotonic() < end:
     try:
         signal.setitimer(signal.ITIMER_REAL, 2e-5)
         while True:
-            lock.hold(int)
+            lock.call_while_held(int)
     except KeyboardInterrupt:
         interruptions += 1
 assert interruptions > 100
-other = threading.Thread(target=lock.hold, args=(int,), daemon=True)
+other = threading.Thread(target=lock.call_while_held, args=(int,), daemon=True)
 other.start()
 other.join(10)
 assert not other.is_alive()

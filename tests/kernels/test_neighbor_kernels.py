@@ -36,7 +36,7 @@ def build_search_library(variant):
 
 
 def search_with_kernels(pos, of_atom, cells, flags, index, most_edges, degree=512):
-    """Search like `PaddedNeighborSearch`; return offsets, edges, counts, graph arrays, shifts and whether all edges fit.
+    """Return offsets, edges, counts, graph arrays, shifts and whether all edges fit, like `PaddedNeighborSearch`.
 
     Unused entries of the arrays stay -1.
     """

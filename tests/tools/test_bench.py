@@ -90,7 +90,7 @@ def test_only_contenders_that_agree_are_timed():
 def test_peers_compute_the_same_results_as_backends(workload):
     sizes = shrink_sizes(workload)
     expected = workload.make_contender_call("fortran", sizes, "float32")()
-    for name in set(workload.names) & set(workload.peers):
+    for name in set(workload.contender_names) & set(workload.peers):
         try:
             results = workload.make_contender_call(name, sizes, "float32")()
         except ContenderUnavailable:

@@ -188,7 +188,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         plan_options.extend([*requests, processes, seconds])
         raise ValueError("that is enough")
 
-    monkeypatch.setattr(isolated, "Workers", record_workers_and_stop)
+    monkeypatch.setattr(isolated, "WorkerPool", record_workers_and_stop)
     options = ["--operator", "gno_kernel_bwd", "--timeout", "3", "--skip", "nan=spread by 0 * NaN"]
     runner.invoke(main, ["verify", "--implementation", "mine:f", *options])
     request, processes, seconds = plan_options

@@ -431,7 +431,9 @@ def stand_in_device(monkeypatch, tmp_path):
         cupy_stand_in.DeviceContext, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
     )
     monkeypatch.setattr(
-        checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in CHECKED_OPERATORS if n in names]
+        checks,
+        "_select_operator_names",
+        lambda place, names=checks.EVERY_OPERATOR: [n for n in CHECKED_OPERATORS if n in names],
     )
     return Device()
 
@@ -482,7 +484,7 @@ def test_memory_that_is_not_written_is_found(stand_in_device, tmp_path, monkeypa
         first = next(iter(fields))
         return {**fields, first: stand_in_device.xp.empty(fields[first].shape, fields[first].dtype)}
 
-    monkeypatch.setattr(checks, "compute_fields", compute_all_but_first)
+    monkeypatch.setattr(checks, "call_operator", compute_all_but_first)
     notes = Notes(tmp_path / "notes.json")
     checks.run_part("poisoned", stand_in_device, notes)
     assert False in {line["passed"] for line in read_notes(notes.path)}

@@ -192,7 +192,7 @@ def test_a_graph_outlives_the_work_of_other_streams(device_records):
     assert not device_records.recorded_streams
     with torch.cuda.stream(Stream(7)):
         compute_fields_on_device(op, values)
-    held = {t.data_ptr() for t in trigraph.torch.graphs.tensors(values["graph"], True)}
+    held = {t.data_ptr() for t in trigraph.torch.graphs.list_graph_tensors(values["graph"], True)}
     assert {address for address, _ in device_records.recorded_streams} == held
     assert {stream.cuda_stream for _, stream in device_records.recorded_streams} == {7}
 
@@ -202,7 +202,7 @@ def test_graphs_are_built_in_memory_of_torch(device_records):
     with torch.cuda.stream(Stream(7)):
         graph = convert_to_tensors(draw_torch_call("agg_weighted_n2n_bwd")[1]["graph"])
         graph.prepare()
-    held = trigraph.torch.graphs.tensors(graph, True)
+    held = trigraph.torch.graphs.list_graph_tensors(graph, True)
     assert all(t.untyped_storage().resizable() for t in held)
     assert graph.offsets.memory.stream.ptr == graph.prepare().src_offsets.memory.stream.ptr == 7
 
@@ -237,7 +237,7 @@ def test_device_search_finds_the_cpu_edges(request, name, most, dtype):
         pbc_tensor = None if pbc is None else np.array(pbc)
         result = find_neighbors("test", pos, 2.9, batch, cell, pbc_tensor, most)
         graphs = [result.graph, result.ends, result.into, result.members]
-        numbers = [np.asarray(t.numpy()) for g in graphs for t in trigraph.torch.graphs.tensors(g, True)]
+        numbers = [np.asarray(t.numpy()) for g in graphs for t in trigraph.torch.graphs.list_graph_tensors(g, True)]
         return numbers, None if result.shifts is None else result.shifts.numpy()
 
     expected, shifts = find_neighbor_arrays()

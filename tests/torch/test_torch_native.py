@@ -43,7 +43,7 @@ def flatten_arguments(op, arguments, wanted=None):
     given = {name: arguments.get(name) for name, _ in op.graphs}
     given |= {a.name: arguments.get(a.name, a.default) for a in op.op.attributes} | {"backend": ""}
     fields = [f.name for f in op.op.fields] if wanted is None else wanted
-    return op.flatten(tensors, given | {"wanted": ",".join(fields)}, True)
+    return op.flatten_arguments(tensors, given | {"wanted": ",".join(fields)}, True)
 
 
 def yield_calls(definition, dtypes=DTYPES):

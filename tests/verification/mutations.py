@@ -49,9 +49,9 @@ GNO = {
         "rows wider than a block": "    lane_bits = min(ceil_log2(width), ⟦7 → 8⟧)\n    arguments = {",
     },
     "src/trigraph/backends/third_gno.py": {
-        "the first layer of a direction selects": 'add({"params": ⟦layers(params, x["params"]) → x["params"]⟧}',
+        "the first layer of a direction selects": 'fields({"params": ⟦join_layers(params, x["params"]) → x["params"]⟧}',
         "a replaced layer is differentiated": 'zero_second_layer(direction)⟦, "second" → ⟧)',
-        "a replaced layer stays in the direction": "of_params is None else ⟦layers(of_params, None) → of_params⟧}",
+        "a replaced layer stays in the direction": "of_params is None else ⟦join_layers(of_params, None) → of_params⟧}",
         "features stay in the direction along z": '(a, {**zero_second_layer(c)⟦, "features": None → ⟧})',
         "a product of directions is left out": "for s, t in ((a, c),⟦ (c, a) → ⟧)",
         "NaN in a direction of an inactive unit": "finite = [⟦xp.where(xp.isfinite(x), x, 0) → x⟧ for",
@@ -78,7 +78,7 @@ DIMENET = {
     "pyref/dimenet.py": {
         "prefactor of l": "np.sqrt((2 * np.arange(num_spherical) + ⟦1 → 3⟧) / (4 * np.pi))",
         "k == i compares destinations": "keep = ⟦graph.src → graph.dst⟧[f] != graph.dst[e]",
-        "sign of a cotangent of directions": "unit[f], n) ⟦+ → -⟧ scatter(f, grad_cosine_dot * unit[e], n)",
+        "sign of a cotangent of directions": "unit[f], n) ⟦+ → -⟧ scatter_sum(f, grad_cosine_dot * unit[e], n)",
         "transposed W1": "reshape(⟦num_spherical, num_radial, -1 → num_radial, num_spherical, -1).swapaxes(0, 1⟧),",
         "mixed derivative without a term": "mixed = env[1] * x * c ⟦+ env[0] * c - → -⟧ env[0] * freq * x * s",
     },
@@ -108,7 +108,7 @@ DIMENET = {
     "gpu/kernels/dimenet_out_edges.cuh": {"left-out edges are added": "value[i][w] ⟦-= → +=⟧ (left >> (part + i) & 1)"},
     "gpu/kernels/dimenet_pull.cuh": {
         "harmonics of one warp": "⟦(sums[i] + sums[SIZE + i]) → sums[i]⟧ + (sums[2 * SIZE + i]",
-        "second derivative of P_l dropped": "compute_angle_energy += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
+        "second derivative of P_l dropped": "by_cosine += ⟦legendre.d2 * cosine_dot * feature → T(0)⟧;",
     },
     "gpu/kernels/hyper_dual.cuh": {
         "a product without one of its mixed terms": "+ x.along_a * y.along_c⟦ + x.along_c * y.along_a → ⟧ +",
@@ -263,9 +263,9 @@ WEIGHTED = {
 }
 GEMNET = {
     "src/trigraph/backends/third.py": {
-        "the direction stays in a": 'add(2, {n: t⟦, f"gg_{n}": None → ⟧}, {**of_grads',
+        "the direction stays in a": 'terms(2, {n: t⟦, f"gg_{n}": None → ⟧}, {**of_grads',
         "a replaced input is differentiated": "for k in of_inputs⟦ if k != n → ⟧}})",
-        "a term of bwd is left out": "        ⟦add(1, grads, of_along) → pass⟧\n",
+        "a term of bwd is left out": "        ⟦add_lower_order_terms(1, grads, of_along) → pass⟧\n",
         "a term replaces those before": "⟦results[fields[n]] + t if fields[n] in results else t → t⟧",
     },
     "pyref/__init__.py": {

@@ -124,7 +124,7 @@ def _run_steps_from(plan: Plan, number: int) -> Iterator[Message]:
                 break
             yield checks
         if problem:
-            yield [plan.make_failed_check(number, re.sub("^(InvalidResultError|Miscounted): ", "", problem))]
+            yield [plan.make_failed_check(number, re.sub("^(InvalidResultError|DerivativeCountError): ", "", problem))]
         if not problem and plan.steps[number][1] == CALL:
             yield plan.estimate_cost()
         number = _find_next_step(plan, number, bool(problem) and plan.steps[number][1] == CALL)

@@ -32,8 +32,8 @@ class OperatorDerivatives:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_positions = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Results of `list_constant_and_reused_fields`, keyed by a call's choices, which determine the fields and what bwd
-        # reuses.
+        # Results of `list_constant_and_reused_fields`, keyed by a call's choices, which determine the fields and what
+        # bwd reuses.
         self.choice_cache: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy

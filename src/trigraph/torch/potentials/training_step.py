@@ -97,7 +97,7 @@ class TrainingStep:
         """
         potential = self.potential
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = potential.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = potential.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
             given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
             labels = dict(_yield_checked_labels(given, of_atoms or {}, of_structures or {}))
             device = pos.device.type
