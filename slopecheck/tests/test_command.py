@@ -32,7 +32,7 @@ def invoke_command(tmp_path, monkeypatch):
 
 def test_function_command_finds_a_wrong_gradient(invoke_command, tmp_path):
     """A correct function passes in all orders, a wrong gradient fails, and the comparison of the reports shows this."""
-    names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second", "--vjp3", "cubes:third")
+    names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second_derivatives", "--vjp3", "cubes:third_derivatives")
     right = (*names, "--all", "--report", "right")  # the default order is the number of derivatives
     done = invoke_command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output

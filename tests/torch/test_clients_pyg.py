@@ -318,7 +318,7 @@ STATES = {
     "hook of aggr_module": (lambda c: add_doubling_hook(c.aggr_module), "aggr_module is SumAggregation()"),
     "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
     "forward": (lambda c: double_forward(c, c.forward), "its forward is replaced"),
-    "adapter": (lambda c: setattr(c, "lin", LinearAdapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
+    "adapter": (lambda c: setattr(c, "lin", LinearAdapter(c.lin)), "its lin is a test_clients_pyg.LinearAdapter"),
     "sequence": (
         lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, DoublingModule())),
         "its lin is a torch.nn.modules.c",
@@ -334,7 +334,7 @@ STATES = {
     "bias": (lambda c: setattr(c, "lin", torch.nn.Linear(4, 6)), "it has parameters att_src, "),
     "parameter": (
         lambda c: setattr(c, "att_src", ParameterSubclass(c.att_src)),
-        "its att_src is a test_clients_pyg.Own",
+        "its att_src is a test_clients_pyg.Para",
     ),
 }
 
@@ -403,7 +403,7 @@ def test_a_converted_dimenet_is_saved(original_dimenet, tmp_path):
     ("change", "words"),
     [
         (lambda m: add_doubling_hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
-        (lambda m: setattr(m.emb, "lin", LinearAdapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
+        (lambda m: setattr(m.emb, "lin", LinearAdapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.LinearAdapter"),
         (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
         (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),

@@ -204,7 +204,9 @@ def test_atoms_of_a_wrong_shape(wrong):
     model, (z, pos, batch) = WrongShapeSprings(), draw_structures((5, 6))
     compiled = tt.compile_potential(model, backend="eager")
     for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
-        with expect_error("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
+        with expect_error(
+            "ValueError: WrongShapeSprings.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"
+        ):
             call(z, pos, batch)
 
 
@@ -248,7 +250,7 @@ def test_detached_tensors_are_noticed():
 
     z, pos, batch = draw_structures((5, 6))
     pos.requires_grad_()  # the model and its program differ only in gradients with respect to positions
-    with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
+    with expect_error("RuntimeError: compile_potential: PartlyDetachedSprings and its program differ by ..."):
         tt.compile_potential(PartlyDetachedSprings(), backend="eager").energy_forces_stress(
             z, pos, batch, create_graph=True
         )
@@ -351,7 +353,7 @@ def make_batch_norm():
     [
         (True, None),
         (False, None),
-        pytest.param(True, "program of Net is compiled again for other numbers", marks=pytest.mark.slow),
+        pytest.param(True, "program of NeuralSprings is compiled again for other numbers", marks=pytest.mark.slow),
     ],
 )
 def test_compiled_call_has_effects_of_eager_call(training, refused):
@@ -468,11 +470,11 @@ class PlainTensorSprings(NeuralSprings):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (CallCountingSprings, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
-        (BufferAssigningSprings, "RuntimeError: ...Assigning and its program change buffer calls differently, by 1..."),
+        (CallCountingSprings, "RuntimeError: ...Springs changes calls when it is called, as a program would not; ..."),
+        (BufferAssigningSprings, "RuntimeError: ...Springs and its program change buffer calls differently, by 1..."),
         (
             PlainTensorSprings,
-            "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of tensors in factor: ...",
+            "RuntimeError: ...PlainTensorSprings cannot be traced; ..., with buffers instead of tensors in factor: ...",
         ),
         (lambda: NeuralSprings(torch.nn.Dropout(0.5)), "RuntimeError: ...does it detach a tensor, ... random numbers?"),
     ],
@@ -527,8 +529,8 @@ def test_compilation_progress_is_logged(caplog, capsys):
         tt.compile_potential(NeuralSprings(), backend="eager").energy_forces_stress(*draw_structures((5, 6)))
     told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
     assert [text.split(" in ")[0] for text in told] == [
-        "compile_potential: compiling Net; this may take minutes",
-        "compile_potential: compiled Net",
+        "compile_potential: compiling NeuralSprings; this may take minutes",
+        "compile_potential: compiled NeuralSprings",
     ]
     assert capsys.readouterr().err == ""  # no progress bar without a terminal
 

@@ -144,7 +144,7 @@ NOT_COMPARED = {
     "mutable default": lambda model: read_factor.__defaults__[0].update(factor=2.0),
     "global": lambda model: GLOBAL.update(factor=2.0),
     "context": lambda model: CONTEXT.set(2.0),
-    "method": lambda model: setattr(type(model), "method", lambda self: 2.0 * CONTEXT.get()),
+    "method": lambda model: setattr(type(model), "read_context_factor", lambda self: 2.0 * CONTEXT.get()),
 }
 
 

@@ -200,7 +200,7 @@ def test_torch_sim_model_refuses_bad_input(model):
         model(build_sheared_crystal())
     with expect_error("ValueError: Model: skin is -1.0; expected ..."):
         trigraph.torch_sim.Model(make_potential(), skin=-1)
-    with expect_error("TypeError: Model: skin is 1 and Springs has no neighbors; expected skin=0"):
+    with expect_error("TypeError: Model: skin is 1 and ModelWithoutAtomicEnergies has no neighbors; expected skin=0"):
         trigraph.torch_sim.Model(ModelWithoutAtomicEnergies(), skin=1)
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
@@ -211,6 +211,6 @@ def test_torch_sim_model_refuses_bad_input(model):
     with expect_error("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(fields | {"cell": state.cell.repeat(2, 1, 1)})
     springs = trigraph.torch_sim.Model(ModelWithoutAtomicEnergies().double(), per_atom_energies=True)
-    text = "per_atom_energies is True; expected False, as Springs returns no atomic energies"
+    text = "per_atom_energies is True; expected False, as ModelWithoutAtomicEnergies returns no atomic energies"
     with expect_error(f"ValueError: Model: {text}"):
         springs(state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu")))
