@@ -1,9 +1,9 @@
 """One interface for kernel launches on a device and on the CPU.
 
-A backend function obtains the runtime of its arrays from :func:`runtime` and uses it to launch kernels. The same code
+A backend function obtains the runtime of its arrays from :func:`select_runtime` and uses it to launch kernels. The same code
 runs on a device and on the CPU::
 
-    place = runtime(coords)
+    place = select_runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (128,), left=a, right=b, num_rows=len(a), ..., out=kernel)
 

@@ -62,7 +62,7 @@ class HeadLaneLayout(NamedTuple):
 
     @classmethod
     def for_heads(cls, num_heads: int, dim_head: int, elements: int) -> "HeadLaneLayout":
-        """Return lanes, at most a warp, which do not depend on the graph (see `Lanes.for_width`)."""
+        """Return lanes, at most a warp, which do not depend on the graph (see `LaneLayout.for_width`)."""
         column_bits = min(ceil_log2(ceil_divide(max(dim_head, 1), elements)), WARP_BITS)
         head_bits = min(ceil_log2(num_heads), WARP_BITS - column_bits)
         return cls(column_bits, head_bits, min(POSITION_BITS, WARP_BITS - column_bits - head_bits))

@@ -108,7 +108,7 @@ def iterate_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
 
 
 def sum_rows(kernels: KernelLauncher, values: Any, total: Any, outer: int = 1, fresh: bool = False) -> None:
-    """Add the sum over the first axis of `values` to `total`; see `Total` for `outer` and `fresh`."""
+    """Add the sum over the first axis of `values` to `total`; see `PairwiseSum` for `outer` and `fresh`."""
     with PairwiseSum(kernels, total, outer, fresh) as sums:
         sums.add(values)
 

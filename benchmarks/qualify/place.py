@@ -151,7 +151,7 @@ class Rehearsal(Device):
         """Return the argument unchanged."""
         return value
 
-    hosted = move_to_device
+    copy_to_host = move_to_device
 
     def synchronize(self) -> None:
         """Do nothing, because the CPU does not run asynchronously."""

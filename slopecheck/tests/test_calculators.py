@@ -208,7 +208,7 @@ def round_to_float32(self, atoms, results):
     """Round positions and results to float32."""
     other = atoms.copy()
     other.positions = atoms.positions.astype(np.float32)
-    results |= {name: np.float32(value) for name, value in self.compute(other).items()}
+    results |= {name: np.float32(value) for name, value in self.compute_results(other).items()}
 
 
 def apply_constraints(self, atoms, results):
@@ -232,7 +232,7 @@ class CalculatorWithoutCaches(PairPotentialWithMistake):
 
 
 def compute_property(self, name, atoms):
-    results, name = self.compute(atoms), name if name != "free_energy" else "energy"
+    results, name = self.compute_results(atoms), name if name != "free_energy" else "energy"
     if name not in results:
         raise PropertyNotImplementedError(name)
     return results[name]

@@ -63,8 +63,8 @@ def test_function_command_finds_a_wrong_gradient(invoke_command, tmp_path):
         ((*FUNCTION, "--against", "functions_to_check.py"), "functions_to_check.py: Expecting value"),
     ],
 )
-def test_function_command_rejects_wrong_options(command, words, text):
-    done = command(*words)
+def test_function_command_rejects_wrong_options(invoke_command, words, text):
+    done = invoke_command(*words)
     assert done.exit_code == 2, done.output
     assert text in " ".join(done.output.replace("│", " ").split())
 

@@ -154,7 +154,7 @@ class DeviceTestRecord:
         test["seconds"] += report.duration
         test.update(report.user_properties)
         if report.when == "call" or not report.passed:
-            test["outcome"] = "failed" if test["outcome"] == "failed" else report.verify_changed_source
+            test["outcome"] = "failed" if test["outcome"] == "failed" else report.outcome
             note = report.longrepr[2] if report.skipped else report.longreprtext
             test["note"] = (test.get("note", "") + note)[-MAX_NOTE_LENGTH:]
         self.write()

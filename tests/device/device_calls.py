@@ -47,7 +47,7 @@ def compute_fields(op, values, backend, out=None):
 
 def list_unequal_fields(target, got, expected):
     """Return the names of fields that are not bitwise identical."""
-    pairs = {n: (target.hosted(got[n]), target.hosted(value)) for n, value in expected.items()}
+    pairs = {n: (target.copy_to_host(got[n]), target.copy_to_host(value)) for n, value in expected.items()}
     return [
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
     ]

@@ -34,7 +34,7 @@ every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS
 @every_operator
 def test_results_do_not_depend_on_unwritten_memory(target, op):
     """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
-    values = target.moved(draw_operator_arguments(op))
+    values = target.move_to_device(draw_operator_arguments(op))
     expected = compute_fields(op, values, target.backend)
     out = {n: target.xp.empty_like(array) for n, array in expected.items() if array is not None}
     fill_with_invalid(out)
@@ -50,7 +50,7 @@ def test_results_do_not_depend_on_unwritten_memory(target, op):
 def test_unaligned_arrays_give_equal_results(target, op, dtype):
     """Arrays may start one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
-    values = target.moved(arguments)
+    values = target.move_to_device(arguments)
     expected = compute_fields(op, values, target.backend)
     for key, array in values.items():
         if isinstance(arguments[key], np.ndarray):
@@ -63,12 +63,12 @@ def test_unaligned_arrays_give_equal_results(target, op, dtype):
 @every_operator
 def test_captured_call_replays_with_other_inputs(target, op):
     """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
-    values = target.moved(draw_operator_arguments(op))
-    results, replay = target.captured(partial(compute_fields, op, values, target.backend))
-    for key, value in target.moved(draw_operator_arguments(op, seed=1)).items():
+    values = target.move_to_device(draw_operator_arguments(op))
+    results, replay = target.capture_call(partial(compute_fields, op, values, target.backend))
+    for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
         if hasattr(value, "dtype") and value.shape == values[key].shape:
             values[key][...] = value
-    expected = target.hosted(compute_fields(op, values, target.backend))
+    expected = target.copy_to_host(compute_fields(op, values, target.backend))
     fill_with_invalid(results)
     replay()
     assert list_unequal_fields(target, results, expected) == []
@@ -83,8 +83,12 @@ def calls_with_results(target):
     """Return the name, function and results of some calls, which are computed one at a time."""
     several = []
     for op in map(OPERATORS.get, STREAM_OPERATORS):
-        call = partial(compute_fields, op, target.moved(draw_operator_arguments(op, variant="skewed")), target.backend)
-        several.append((op.name, call, {n: np.copy(a) for n, a in target.hosted(call()).items() if a is not None}))
+        call = partial(
+            compute_fields, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
+        )
+        several.append(
+            (op.name, call, {n: np.copy(a) for n, a in target.copy_to_host(call()).items() if a is not None})
+        )
     target.synchronize()
     return several
 
@@ -101,13 +105,13 @@ def find_wrong_calls(target, calls, *streams):
 
 
 def test_calls_on_two_streams_equal_single_calls(target, calls_with_results):
-    assert find_wrong_calls(target, calls_with_results, target.stream(), target.stream()) == set()
+    assert find_wrong_calls(target, calls_with_results, target.make_stream(), target.make_stream()) == set()
 
 
 def test_calls_in_two_threads_equal_single_calls(target, calls_with_results):
     """Concurrent calls in two threads with their own streams return the same results as single calls."""
     with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_wrong_calls, target, calls_with_results, target.stream()) for _ in range(2)]
+        work = [pool.submit(find_wrong_calls, target, calls_with_results, target.make_stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
 
 
@@ -124,7 +128,7 @@ def test_tiny_and_large_numbers_stay_accurate(target, op):
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
                 expected = compute_fields(op, values, "gpu-host")
-                got = target.hosted(compute_fields(op, target.moved(values), target.backend))
+                got = target.copy_to_host(compute_fields(op, target.move_to_device(values), target.backend))
                 exact = compute_with_judge(op, values)
             sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present_arguments(values)})
             most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
@@ -157,8 +161,8 @@ def skip_without_memory(target):
 
 def test_arrays_beyond_int32(target, skip_without_memory):
     """Arrays may contain more than 2^31 elements, and graphs more than 2^24 edges."""
-    xp, nodes = target.xp, target.size(2**24, 2**5) + 3
-    dim = target.size(LARGE, 2**12) // (nodes - 3) + 1
+    xp, nodes = target.xp, target.choose_size(2**24, 2**5) + 3
+    dim = target.choose_size(LARGE, 2**12) // (nodes - 3) + 1
     skip_without_memory(16 * nodes * dim)
     x = xp.empty((nodes, dim), np.float32)
     x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
@@ -174,12 +178,14 @@ def test_arrays_beyond_int32(target, skip_without_memory):
 
 
 def test_kernel_beyond_int32(target, skip_without_memory):
-    xp, edges, width = target.xp, target.size(LARGE, 2**12) // 1024 + 5, 32
+    xp, edges, width = target.xp, target.choose_size(LARGE, 2**12) // 1024 + 5, 32
     skip_without_memory(8 * edges * width**2)
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
-    params = target.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    params = target.move_to_device(
+        np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32)
+    )
     kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=target.backend)
-    tail, weights = (target.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    tail, weights = (target.copy_to_host(a).astype(np.float64) for a in (coords[-64:], params))
     expected = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
-    assert abs(target.hosted(kernel[-64:]) - expected).max() <= 512 * 2.0**-23 * abs(expected).max()
+    assert abs(target.copy_to_host(kernel[-64:]) - expected).max() <= 512 * 2.0**-23 * abs(expected).max()

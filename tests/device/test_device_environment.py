@@ -27,7 +27,7 @@ def compile_kernel(arguments):
     import cupy
 
     launcher.COMPILE_AHEAD = False  # compile only this instance
-    function = launcher.select_runtime(cupy.empty(0)).compiled(family, instance)
+    function = launcher.select_runtime(cupy.empty(0)).get_or_compile_function(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
 

@@ -41,8 +41,8 @@ def test_autograd_derivatives_equal_the_backend(target, torch, op, dtype, record
     """Derivatives by autograd equal the backend's bitwise; third derivatives are close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if target.rehearsal else target.backend
-    expected = compute_fields(op, values if op.order == 3 else target.moved(values), backend)
-    expected = {n: target.hosted(a) for n, a in expected.items() if n not in auxiliary and a is not None}
+    expected = compute_fields(op, values if op.order == 3 else target.move_to_device(values), backend)
+    expected = {n: target.copy_to_host(a) for n, a in expected.items() if n not in auxiliary and a is not None}
     for device in list_torch_devices(target, torch):
         got = make_framework_subject("torch", device).call(op, values, None)
         if op.order == 3:
@@ -75,8 +75,8 @@ def test_bfloat16_results_equal_the_backend(target, torch):
     )
     halves = [a.name for a in ATTENTION.select_present_arguments(values) if a.half]
     half = {n: values[n].astype(find_half_dtype("bfloat16")) for n in halves}
-    expected = target.hosted(
-        compute_fields(ATTENTION, target.moved({**values, **half}), target.backend)["output_embedding"]
+    expected = target.copy_to_host(
+        compute_fields(ATTENTION, target.move_to_device({**values, **half}), target.backend)["output_embedding"]
     )
     tensors = {n: to_torch(torch, v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
@@ -95,7 +95,7 @@ def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_prope
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(target, torch)[0]):
         with torch.device(device):
-            call = program.make_contender_call("trigraph", program.at("small"), dtype)
+            call = program.make_contender_call("trigraph", program.scale_sizes("small"), dtype)
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)

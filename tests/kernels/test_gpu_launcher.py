@@ -75,7 +75,7 @@ def device_runtime(host_runtime, monkeypatch, tmp_path, requested_compilations):
     return select_runtime(asarray(np.empty(0)))
 
 
-@pytest.fixture(params=["host", "device"])
+@pytest.fixture(params=["host_runtime", "device_runtime"])
 def any_runtime(request):
     return request.getfixturevalue(request.param)
 
@@ -289,10 +289,10 @@ def test_kernels_of_a_call_are_compiled_ahead(device_runtime, requested_compilat
 
     device_runtime.xp.cuda.compiler.compile_using_nvrtc = compile_slowly
     monkeypatch.setattr(cache, "KERNELS", Path(launcher.__file__).parent / "kernels")
-    device_runtime.compiled("weighted", "sum_long_row_parts<float, int>")
+    device_runtime.get_or_compile_function("weighted", "sum_long_row_parts<float, int>")
     assert begun.is_set()
     for name in kernels:
-        assert device_runtime.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
+        assert device_runtime.cache.get_or_compile("weighted", name).read_text() == f"weighted\n{name}"
     compiled = sorted(name for _, _, (name,), _ in requested_compilations)
     assert compiled == sorted(["sum_long_row_parts<float, int>", *kernels])
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
@@ -317,7 +317,7 @@ def test_a_damaged_file_is_compiled_again(device_runtime, requested_compilations
     file.write_bytes(damage(whole))
     if renamed:
         file.rename(file.with_name("function.cubin"))
-    assert device_runtime.cache.find("primitives", "scale<float>") is None
+    assert device_runtime.cache.find_compiled_file("primitives", "scale<float>") is None
     assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
     assert len(requested_compilations) == 2
     assert sorted(file.parent.iterdir()) == [file, file.parent / "lock"]

@@ -96,11 +96,11 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
     assert usages["spilling"].spills > 0
     assert describe_unexpected_usage(usages) == [f"spilling has {usages['spilling']}"]
     assert describe_unexpected_usage({"indexed": LocalMemoryUsage(stack=8, spills=0)}) == [
-        "indexed has Usage(stack=8, spills=0)"
+        "indexed has LocalMemoryUsage(stack=8, spills=0)"
     ]
     monkeypatch.setitem(spills.SPILLS, "spilling", "it is a test")
     assert describe_unexpected_usage({"spilling": LocalMemoryUsage(8, 151)}) == [
-        "spilling has Usage(stack=8, spills=151)"
+        "spilling has LocalMemoryUsage(stack=8, spills=151)"
     ]
     assert describe_unexpected_usage({"spilling": LocalMemoryUsage(8, 150)}) == []
 

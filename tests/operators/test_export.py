@@ -468,7 +468,7 @@ def test_fpm_builds_the_sources(tmp_path):
 
 
 def test_files_are_not_written_over(tmp_path, monkeypatch):
-    monkeypatch.setattr("trigraph.fortran.export.contents", lambda vector_bytes: {"src/a.f90": "a"})
+    monkeypatch.setattr("trigraph.fortran.export.generate_files", lambda vector_bytes: {"src/a.f90": "a"})
     (tmp_path / "mine").write_text("mine")
     done = CliRunner().invoke(cli.main, ["fortran", str(tmp_path)])
     assert (done.exit_code, [p.name for p in tmp_path.iterdir()]) == (1, ["mine"])

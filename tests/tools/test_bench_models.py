@@ -51,7 +51,7 @@ def test_contenders_compute_the_same(program):
     for name, contender in program.contenders.items():
         if any(importlib.util.find_spec(m) is None for m in contender.requires):
             continue
-        call = program.prepare(name, shrink_sizes(program), "float32")
+        call = program.make_contender_call(name, shrink_sizes(program), "float32")
         got = {n: convert_to_numpy(v) for n, v in call().items()}
         assert {v.dtype.name for v in got.values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in got.values())
@@ -65,7 +65,7 @@ def test_contenders_compute_the_same(program):
 )
 def test_captured_contenders_compute_the_same(program):
     names = ("trigraph", "trigraph-captured")
-    results = (program.prepare(name, shrink_sizes(program), "float32")() for name in names)
+    results = (program.make_contender_call(name, shrink_sizes(program), "float32")() for name in names)
     expected, got = ({n: convert_to_numpy(v) for n, v in each.items()} for each in results)
     assert compute_relative_error(got, expected) <= run.compute_peer_tolerance("float32")
 

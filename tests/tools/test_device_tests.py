@@ -121,12 +121,12 @@ def test_device_tests_detect_errors(import_device_module, monkeypatch):
         OPERATORS["gno_message_fwd"],
     )
     real = checks.compute_fields
-    monkeypatch.setattr(target, "captured", lambda call: (call(), lambda: None))
+    monkeypatch.setattr(target, "capture_call", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
-        checks.test_capture(target, op)
+        checks.test_captured_call_replays_with_other_inputs(target, op)
     monkeypatch.setattr(checks, "compute_fields", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
     with pytest.raises(AssertionError):
-        checks.test_unwritten_memory(target, op)
+        checks.test_results_do_not_depend_on_unwritten_memory(target, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
     assert checks.is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)

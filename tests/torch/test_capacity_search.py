@@ -166,10 +166,10 @@ def test_refused_results_are_nan(graphs_and_host_searches):
         captured.energy_forces_stress(z, pos, cell=cell)
     (padding,) = captured._paddings.values()
     (replay, _) = next(iter(captured._replays.values()))
-    assert padding.search.load(z, 0.5 * pos, None, 0.5 * cell, None)
-    padding.search.begin()
+    assert padding.search.load_arguments(z, 0.5 * pos, None, 0.5 * cell, None)
+    padding.search.start_search()
     results = replay()
-    assert padding.search.end()[0]
+    assert padding.search.wait_for_result()[0]
     assert all(bool(t.isnan().all()) for t in results)
     check_same_results(captured, model, z, pos, None, cell)
 

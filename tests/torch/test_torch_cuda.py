@@ -242,7 +242,7 @@ def test_device_search_finds_the_cpu_edges(request, name, most, dtype):
 
     expected, shifts = find_neighbor_arrays()
     request.getfixturevalue("device_records")
-    request.getfixturevalue("monkeypatch").setattr(structures, "neighbors", None)
+    request.getfixturevalue("monkeypatch").setattr(structures, "find_neighbor_pairs", None)
     edges, cells = find_neighbor_arrays()
     assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(edges, expected, strict=True))
     assert np.array_equal(cells, shifts) if shifts is not None else cells is None

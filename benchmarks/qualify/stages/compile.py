@@ -46,10 +46,9 @@ def compile_instance(arguments: tuple[str, str, str]) -> tuple[float, dict[str, 
         library = launcher.select_runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.COMPILE_AHEAD = (
-        False  # do not compile other instances in advance; `_compile_all_instances` requests each of them
-    )
-    function = launcher.select_runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
+    launcher.COMPILE_AHEAD = False  # `_compile_all_instances` requests each instance
+    runtime: Any = launcher.select_runtime(where.xp.empty(0))
+    function = runtime.get_or_compile_function(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
 

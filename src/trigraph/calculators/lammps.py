@@ -78,7 +78,7 @@ class Attached:
         try:
             self._check_pair_style()
             atom_arrays = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
-            with self.progress.at(step) if self.progress else nullcontext():
+            with self.progress.show_at_step(step) if self.progress else nullcontext():
                 f[:], energies, energy, virial = self._compute_forces_energies_virial(*atom_arrays)
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)

@@ -158,11 +158,11 @@ class CapturedPotential(PotentialReplacement):
             return None
         atoms, structures = padding.sizes
         key = self._make_replay_key(padding, RESULT_IS_PER_ATOM, {})
-        if len(z) != atoms or key not in self._replays or not padding.search.load(z, pos, batch, cell, pbc):
+        if len(z) != atoms or key not in self._replays or not padding.search.load_arguments(z, pos, batch, cell, pbc):
             return None
-        padding.search.begin()
+        padding.search.start_search()
         results = self._replays[key][0]()
-        refused, edges = padding.search.end()
+        refused, edges = padding.search.wait_for_result()
         if refused:
             return None
         needed = Capacity(atoms, edges, structures, padding.capacity.degree)

@@ -53,8 +53,8 @@ class PotentialReplacement(Module):
         The original potential, with the same parameters.
     """
 
-    differentiated: Callable[..., EnergyForcesStress]
-    differentiated_along: Callable[..., Tensor]
+    compute_energy_and_derivatives: Callable[..., EnergyForcesStress]
+    compute_hessian_product: Callable[..., Tensor]
 
     def __init__(self, model: Potential) -> None:
         super().__init__()
@@ -101,6 +101,6 @@ class PotentialReplacement(Module):
         def multiply_directions(directions: Tensor) -> Tensor:
             k = len(directions)
             stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
-            return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
+            return self.compute_hessian_product(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
 
         return multiply_directions

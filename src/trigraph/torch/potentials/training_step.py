@@ -126,7 +126,7 @@ class TrainingStep:
             partial(self._compute_loss_and_gradients, parameters),
             partial(self._update_parameters, parameters),
         )
-        replay = self.potential.replay(self._replay_name, compute, given, labels, finish)
+        replay = self.potential.find_or_make_replay(self._replay_name, compute, given, labels, finish)
         (loss,) = replay()
         if replay.graph is None:
             self._captured_settings = (
