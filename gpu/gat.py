@@ -108,7 +108,7 @@ class _Activation(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """Saved values of alpha, or statistics of every row (``Softmax`` in kernels/gat_backward.cuh)."""
+    """Saved values of alpha, or statistics of every row (``SoftmaxArrays`` in kernels/gat_backward.cuh)."""
 
     alpha: Any
     stats: Any

@@ -77,12 +77,12 @@ def rewrite_shared_declarations(text: str) -> str:
                 raise SourceError(
                     f"{_format_location(text, match.start())}: extern __shared__ {name} must be `{name}[]`"
                 )
-            buffer = f'::cuda_host::dynamic_shared("{name}", sizeof({declared}))'
+            buffer = f'::cuda_host::get_dynamic_shared_buffer("{name}", sizeof({declared}))'
             return f"{declared}* const {name} = static_cast<{declared}*>({buffer});{lines}"
         count += 1
         array = f"{declared}{extents}"
         reference = f"{declared} (&{name}){extents}" if extents else f"{declared}& {name}"
-        return f'{reference} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
+        return f'{reference} = ::cuda_host::get_static_shared_array<{array}, {count}>("{name}");{lines}'
 
     return _SHARED.sub(replace_declaration, text)
 
@@ -118,7 +118,7 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
 
 
 def kernel_parameter_types(text: str, instances: Iterable[str]) -> dict[str, str]:
-    """Return the parameter types of every instance, in the format of `KernelEntry::signature` in ``cuda_host.h``."""
+    """Return the parameter types of every instance, in the format of `KernelAdapter::signature` in ``cuda_host.h``."""
     structs = {
         name: (_template_parameter_names(head), [declared for declared, _ in _MEMBER.findall(body)])
         for head, name, body in _STRUCT.findall(_strip_comments(text))
@@ -192,7 +192,7 @@ def generate_host_source(
         kernel = instance.split("<", 1)[0]
         if kernel not in parameters:
             raise SourceError(f"{source.name} has no __global__ function {kernel} (wanted as {instance})")
-        entry = f"::cuda_host::KernelEntry<&{instance}>"
+        entry = f"::cuda_host::KernelAdapter<&{instance}>"
         names = ",".join(parameters[kernel])
         entries.append(f'    {{"{instance}", "{names}", &{entry}::signature, &{entry}::run}},')
     unlisted = set(kernel_parameters(seen[source.resolve()])) - {instance.split("<", 1)[0] for instance in instances}

@@ -89,7 +89,7 @@ float add_products_truncated(float sum, const double* left, const double* right)
 }  // namespace
 
 // The operands are distributed over lanes as PTX specifies for mma.m16n8k16 with bfloat16 numbers.
-void finish_multiply_tiles(WarpCollective& warp) {
+void finish_multiply_add_tiles(WarpCollective& warp) {
     double left[16][16], right[8][16];
     const TileOperands* operands[32];
     for (int lane = 0; lane < 32; lane++) {

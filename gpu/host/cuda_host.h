@@ -88,7 +88,7 @@ void finish_syncwarp(WarpCollective& warp);
 void finish_ballot(WarpCollective& warp);
 void finish_shuffle_index(WarpCollective& warp);
 void finish_shuffle_xor(WarpCollective& warp);
-void finish_multiply_tiles(WarpCollective& warp);
+void finish_multiply_add_tiles(WarpCollective& warp);
 
 // Operands that a lane passes to mma.sync.m16n8k16 with bfloat16 numbers, and the sums that it receives.
 struct TileOperands {
@@ -121,7 +121,7 @@ To bit_cast(From from) {
 }
 
 template <class T>
-T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane, int width, CallSite site) {
+T execute_shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane, int width, CallSite site) {
     const Bits argument = (Bits(unsigned(width)) << 32) | unsigned(lane);
     return from_bits<T>(execute_collective(name, mask, finish, to_bits(value), argument, site));
 }
@@ -135,12 +135,12 @@ struct SharedArray {
 };
 extern Bits block_serial;
 void refill_shared_array(SharedArray& array, const char* name);
-void* dynamic_shared(const char* name, size_t element_bytes);
+void* get_dynamic_shared_buffer(const char* name, size_t element_bytes);
 
 // build.py turns each `__shared__ T x[n];` into a reference to this function's result; `declaration` numbers the
 // declarations in the source.
 template <class Array, int declaration>
-Array& static_shared(const char* name) {
+Array& get_static_shared_array(const char* name) {
     static SharedArray array{sizeof(Array), sizeof(std::remove_all_extents_t<Array>), nullptr, 0};
     if (array.block != block_serial) {
         refill_shared_array(array, name);
@@ -163,13 +163,14 @@ inline void __syncwarp(unsigned int mask = 0xffffffffu, CUDA_HOST_SITE) {
 
 template <class T>
 T __shfl_sync(unsigned int mask, T value, int lane, int width = 32, CUDA_HOST_SITE) {
-    return cuda_host::shuffle("__shfl_sync", cuda_host::finish_shuffle_index, mask, value, lane, width, {file, line});
+    return cuda_host::execute_shuffle("__shfl_sync", cuda_host::finish_shuffle_index, mask, value, lane, width,
+                                      {file, line});
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned int mask, T value, int lane_mask, int width = 32, CUDA_HOST_SITE) {
-    return cuda_host::shuffle("__shfl_xor_sync", cuda_host::finish_shuffle_xor, mask, value, lane_mask, width,
-                              {file, line});
+    return cuda_host::execute_shuffle("__shfl_xor_sync", cuda_host::finish_shuffle_xor, mask, value, lane_mask, width,
+                                      {file, line});
 }
 
 inline unsigned int __ballot_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
@@ -188,9 +189,9 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 }
 
 namespace cuda_host {
-inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
+inline void multiply_add_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
     TileOperands operands{left, right, sum};  // `operands` exists while the lane waits
-    execute_collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
+    execute_collective("mma.sync", 0xffffffffu, finish_multiply_add_tiles, to_bits(size_t(&operands)), 0, {file, line});
 }
 }  // namespace cuda_host
 
@@ -218,7 +219,7 @@ inline double max(double a, double b) { return fmax(a, b); }
 namespace cuda_host {
 
 // One argument of a launch: a value, or the address and extent of an array.
-struct Argument {
+struct LaunchArgument {
     Bits bits;
     Bits bytes;
     Bits element_bytes;
@@ -228,7 +229,7 @@ struct Kernel {
     const char* name;        // the name expression, such as gno_hidden<float>
     const char* parameters;  // parameter names, separated by commas
     std::string (*signature)();
-    void (*run)(const Argument* arguments);
+    void (*run)(const LaunchArgument* arguments);
 };
 
 template <class T>
@@ -256,7 +257,7 @@ struct TypeName<T*> {
 // One argument of a launch: a parameter, or a member of a struct parameter. It converts to any requested type, and
 // appends this type to `types`.
 struct ConvertibleArgument {
-    const Argument* argument;
+    const LaunchArgument* argument;
     std::string* types;
 
     template <class M>
@@ -269,41 +270,41 @@ struct ConvertibleArgument {
 };
 
 template <class P, class Members, class = void>
-struct HasMembers : std::false_type {};
+struct AcceptsArguments : std::false_type {};
 template <class P, size_t... i>
-struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), ConvertibleArgument())...})>>
+struct AcceptsArguments<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), ConvertibleArgument())...})>>
     : std::true_type {};
 
 // Number of arguments for a parameter: 1, or the number of members of a struct.
 template <class P, size_t most = 16>
-constexpr size_t num_arguments() {
-    if constexpr (HasMembers<P, std::make_index_sequence<most>>::value) {
+constexpr size_t count_parameter_arguments() {
+    if constexpr (AcceptsArguments<P, std::make_index_sequence<most>>::value) {
         return most;
     } else {
-        return num_arguments<P, most - 1>();
+        return count_parameter_arguments<P, most - 1>();
     }
 }
 
 // Makes a parameter from its arguments, or from zeros if `arguments` is null.
 template <class P, size_t... i>
-P make_parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
+P make_parameter(const LaunchArgument* arguments, std::string* types, std::index_sequence<i...>) {
     return P{ConvertibleArgument{arguments == nullptr ? nullptr : arguments + i, types}...};
 }
 
 template <auto kernel>
-struct KernelEntry;
+struct KernelAdapter;
 template <class... P, void (*kernel)(P...)>
-struct KernelEntry<kernel> {
+struct KernelAdapter<kernel> {
     static std::string signature() {
         std::string text;
         (append_parameter_type<P>(text), ...);
         return text;
     }
-    static void run(const Argument* arguments) { call_kernel(arguments, std::index_sequence_for<P...>()); }
+    static void run(const LaunchArgument* arguments) { call_kernel(arguments, std::index_sequence_for<P...>()); }
 
   private:
     template <class Parameter>
-    using Members = std::make_index_sequence<num_arguments<Parameter>()>;
+    using Members = std::make_index_sequence<count_parameter_arguments<Parameter>()>;
 
     template <class Parameter>
     static void append_parameter_type(std::string& text) {
@@ -314,7 +315,7 @@ struct KernelEntry<kernel> {
     }
     // The number of arguments before parameter number `count`.
     static constexpr size_t count_arguments_before(size_t count) {
-        const size_t numbers[] = {num_arguments<P>()..., 0};
+        const size_t numbers[] = {count_parameter_arguments<P>()..., 0};
         size_t sum = 0;
         for (size_t i = 0; i < count; i++) {
             sum += numbers[i];
@@ -322,7 +323,7 @@ struct KernelEntry<kernel> {
         return sum;
     }
     template <size_t... i>
-    static void call_kernel([[maybe_unused]] const Argument* arguments, std::index_sequence<i...>) {
+    static void call_kernel([[maybe_unused]] const LaunchArgument* arguments, std::index_sequence<i...>) {
         kernel(make_parameter<P>(arguments + count_arguments_before(i), nullptr, Members<P>())...);
     }
 };

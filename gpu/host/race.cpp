@@ -74,7 +74,7 @@ uintptr_t library_base() {
 
 const uintptr_t library_start = library_base();
 
-int add_own_segments(dl_phdr_info* object, size_t, void*) {
+int add_library_segments(dl_phdr_info* object, size_t, void*) {
     if (object->dlpi_addr == library_start) {
         for (int i = 0; i < object->dlpi_phnum; i++) {
             const auto& segment = object->dlpi_phdr[i];
@@ -241,7 +241,7 @@ void check_memory_access(const volatile void* pointer, size_t bytes, Access acce
 }
 
 // Adds the arrays of a launch; arrays that share memory become one region.
-void add_launch_arrays(const Kernel& kernel, const Argument* arguments) {
+void add_launch_arrays(const Kernel& kernel, const LaunchArgument* arguments) {
     struct LaunchArray {
         uintptr_t begin;
         size_t bytes;
@@ -278,14 +278,14 @@ void add_launch_arrays(const Kernel& kernel, const Argument* arguments) {
 
 }  // namespace
 
-void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads) {
+void race_begin_launch(const Kernel& kernel, const LaunchArgument* arguments, unsigned num_threads) {
     regions.clear();
     own_memory.clear();
     block_now = 0;
     watching = true;
     clocks.assign(num_threads, 0);
     vector_clocks.assign(num_threads, std::vector<uint32_t>(32, 0));
-    dl_iterate_phdr(add_own_segments, nullptr);
+    dl_iterate_phdr(add_library_segments, nullptr);
     add_launch_arrays(kernel, arguments);
 }
 

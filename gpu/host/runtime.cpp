@@ -64,7 +64,7 @@ namespace {
 
 struct Launch {
     const Kernel* kernel = nullptr;
-    const Argument* arguments = nullptr;
+    const LaunchArgument* arguments = nullptr;
     Order order = Order::forward;
     unsigned num_threads = 0;
     size_t shared_bytes = 0;
@@ -105,14 +105,14 @@ void* allocate_aligned(size_t bytes) {
 
 // ---- choosing the next thread ---------------------------------------------------------------------------------------
 
-void run_fiber();
+void fiber_entry_point();
 
 bool add_idle_fiber() {
     Fiber& fiber = fibers[num_fibers];
     if (!allocate_stack(fiber)) {
         return false;
     }
-    reset_fiber(fiber, run_fiber, ++num_fibers);
+    reset_fiber(fiber, fiber_entry_point, ++num_fibers);
     idle[num_idle++] = &fiber;
     return true;
 }
@@ -261,7 +261,7 @@ void run_threads() {
     }
 }
 
-void run_fiber() {
+void fiber_entry_point() {
     finish_first_switch();
     try {
         run_threads();
@@ -274,7 +274,7 @@ void run_fiber() {
 
 void reset_fibers() {
     for (num_idle = 0; num_idle < num_fibers; num_idle++) {
-        reset_fiber(fibers[num_idle], run_fiber, num_idle + 1);
+        reset_fiber(fibers[num_idle], fiber_entry_point, num_idle + 1);
         idle[num_idle] = &fibers[num_idle];
     }
 }
@@ -481,7 +481,7 @@ void refill_shared_array(SharedArray& array, [[maybe_unused]] const char* name) 
 #endif
 }
 
-void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t element_bytes) {
+void* get_dynamic_shared_buffer([[maybe_unused]] const char* name, [[maybe_unused]] size_t element_bytes) {
 #ifdef CUDA_HOST_RACE
     race_add_shared_array(dynamic_data.get(), launch.shared_bytes, element_bytes, name);
 #endif
@@ -512,8 +512,8 @@ EXPORT const char* cuda_host_kernel_signature(int kernel) {
 }
 
 EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* block, size_t shared_bytes,
-                            const cuda_host::Argument* arguments, int order, unsigned long long seed, char* message,
-                            size_t message_capacity) {
+                            const cuda_host::LaunchArgument* arguments, int order, unsigned long long seed,
+                            char* message, size_t message_capacity) {
     using namespace cuda_host;
     if (const char* const reason = describe_invalid_launch(grid, block, shared_bytes)) {
         snprintf(message, message_capacity, "%s", reason);

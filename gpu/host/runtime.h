@@ -15,7 +15,7 @@ inline std::string site_text(const CallSite& site) { return std::string(site.fil
 
 #ifdef CUDA_HOST_RACE
 // The scheduler calls these functions. Sizes are in bytes; `element_bytes` sets the resolution of recorded accesses.
-void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads);
+void race_begin_launch(const Kernel& kernel, const LaunchArgument* arguments, unsigned num_threads);
 void race_begin_block();
 void race_add_shared_array(void* data, size_t bytes, size_t element_bytes, const char* name);
 void race_barrier();

@@ -58,7 +58,8 @@ struct ThreadEdges {
 
 // Adds sum_i rows[k][i] right[i, c] for begin <= i < end to sums[k][c], loading `step` elements of each row at a time.
 template <int step, class T, int count>
-__device__ __forceinline__ void add_products(const EdgeRows<T>& rows, const T* right, int begin, int end, EdgeSums<T, count>& sums) {
+__device__ __forceinline__ void add_rows_times_matrix(const EdgeRows<T>& rows, const T* right, int begin, int end,
+                                                      EdgeSums<T, count>& sums) {
 #pragma unroll 1
     for (int i = begin; i < end; i += step) {
         T left[TOGETHER][step];
@@ -120,16 +121,16 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     EdgeRows<T> rows;
     edges.set_row_pointers(sbf_rad + degree * num_radial, width, rows);
     EdgeSums<T, count> sums = {};
-    add_products<1>(rows, tile + degree * stride, 0, num_radial, sums);
+    add_rows_times_matrix<1>(rows, tile + degree * stride, 0, num_radial, sums);
     store(projected, sums);
     if (projected_dot != nullptr) {
         EdgeSums<T, count> sums_dot = {}, by_weights = {};
         if (weights_dot != nullptr) {
-            add_products<1>(rows, tile_dot + degree * stride, 0, num_radial, by_weights);
+            add_rows_times_matrix<1>(rows, tile_dot + degree * stride, 0, num_radial, by_weights);
         }
         if (sbf_rad_dot != nullptr) {
             edges.set_row_pointers(sbf_rad_dot + degree * num_radial, width, rows);
-            add_products<1>(rows, tile + degree * stride, 0, num_radial, sums_dot);
+            add_rows_times_matrix<1>(rows, tile + degree * stride, 0, num_radial, sums_dot);
         }
         add_elementwise(sums_dot, by_weights);
         store(projected_dot, sums_dot);
@@ -167,8 +168,8 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
                     return n < radials ? angular_norm(T(0), l) * from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
                 });
                 __syncthreads();
-                add_products<step>(rows, here, m0, m0 + steps, part);
-                add_products<1>(rows, here, m0 + steps, m0 + mids, part);
+                add_rows_times_matrix<step>(rows, here, m0, m0 + steps, part);
+                add_rows_times_matrix<1>(rows, here, m0 + steps, m0 + mids, part);
             }
             add_elementwise(sums, part);
         }

@@ -21,10 +21,10 @@ template <class T> __device__ Vec<T> load_vec(const T* vectors, long long e) {
 }
 
 // Weights of the addition theorem for all rows of degrees l < 8.
-template <class T> struct HarmonicWeights {
+template <class T> struct AdditionTheoremWeights {
     T row[64];
 
-    __device__ constexpr HarmonicWeights() : row() {
+    __device__ constexpr AdditionTheoremWeights() : row() {
         for (int l = 0; l < 8; l++) {
             for (int m = 0; m <= l; m++) {
                 double weight = m > 0 ? 2 : 1;
@@ -40,8 +40,8 @@ template <class T> struct HarmonicWeights {
         }
     }
 };
-__constant__ HarmonicWeights<float> harmonic_weights_float;
-__constant__ HarmonicWeights<double> harmonic_weights_double;
+__constant__ AdditionTheoremWeights<float> harmonic_weights_float;
+__constant__ AdditionTheoremWeights<double> harmonic_weights_double;
 __device__ __forceinline__ float harmonic_weight(float, int row) { return harmonic_weights_float.row[row]; }
 __device__ __forceinline__ double harmonic_weight(double, int row) { return harmonic_weights_double.row[row]; }
 
@@ -85,7 +85,8 @@ template <class T, int derivatives> struct AssociatedLegendre {
 };
 
 // Computes the harmonics of orders first, first + step, ... and degrees below S, multiplied by their weights if `weighed`.
-template <int S, int first, int step, bool weighed, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
+template <int S, int first, int step, bool weighed, class T>
+__device__ __forceinline__ void compute_harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
         const ComplexPowers<T> power(u.x, u.y, m);
@@ -102,9 +103,10 @@ template <int S, int first, int step, bool weighed, class T> __device__ __forcei
     }
 }
 
-// Computes the same harmonics as `harmonics` above, and their directional derivatives along u_dot.
+// Computes the same harmonics as `compute_harmonics` above, and their directional derivatives along u_dot.
 template <int S, int first, int step, bool weighed, class T>
-__device__ __forceinline__ void harmonics_and_tangents(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
+__device__ __forceinline__ void compute_harmonics_and_tangents(const Vec<T>& u, const Vec<T>& u_dot, T* rows,
+                                                               T* rows_dot) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
         const ComplexPowers<T> power(u.x, u.y, m);

@@ -24,7 +24,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     NodeEdges<I> node;
     LaneChannels<W> channels;
     TripletGraph<I> graph;
-    EdgeInputs<T> inputs;
+    EdgeFeatureInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
     int tile;
@@ -49,8 +49,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
 
     // Adds `count` out-edges starting at `first`, whose harmonics are staged at k, k + 1, ..., to the sums of this warp.
     template <int warp>
-    __device__ void add_out_edges(I first, int k, int count, WarpStateSums<T, second, S>& sums,
-                                  MagnitudeSums& sizes) const {
+    __device__ void add_out_edges_to_sums(I first, int k, int count, WarpStateSums<T, second, S>& sums,
+                                          MagnitudeSums& sizes) const {
         constexpr int begin = WarpHarmonicRows<S>::begin(warp), end = WarpHarmonicRows<S>::end(warp);
         const T* grad = grad_out + (long long)(first) * inputs.n_emb;
 #pragma unroll AT_ONCE
@@ -84,7 +84,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     }
 
     // Computes the state of the node, and the sums in `sizes`.
-    __device__ void build_state(MagnitudeSums& sizes) const {
+    __device__ void compute_node_state(MagnitudeSums& sizes) const {
         WarpStateSums<T, second, S> sums;
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
@@ -95,7 +95,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
             for (int k = 0; k < batch; k += RUN) {
                 const I done = first - node.out_begin + min(k + RUN, BATCH);
                 call_with_constant_warp(channels.warp, [&](auto warp) {
-                    add_out_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
+                    add_out_edges_to_sums<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
                     if (done % RUN == 0 || first + BATCH >= node.out_end()) {
                         sums.template flush_to_state<decltype(warp)::value>(channels.lane, state, state_dot(),
                                                                             done <= RUN);
@@ -107,20 +107,20 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     }
 
     // Out-edges that exclude an in-edge: positions start, ..., stop - 1 of dst_edge_index; `first` is the edge at `start`.
-    struct LeftOutEdges {
+    struct ExcludedOutEdges {
         I start, stop, first;
     };
 
-    __device__ I get_left_out_edge(const LeftOutEdges& left, I position) const {
+    __device__ I get_excluded_out_edge(const ExcludedOutEdges& left, I position) const {
         return position == left.start ? left.first : graph.dst_edge_index[position];
     }
 
     // Returns whether subtracting the excluded edges from the state's sums is accurate (see ExclusionTotals).
-    __device__ bool may_subtract(const LeftOutEdges& left, const MagnitudeSums& sizes) const {
+    __device__ bool may_subtract_excluded(const ExcludedOutEdges& left, const MagnitudeSums& sizes) const {
         MagnitudeSums part;
 #pragma unroll 1
         for (I position = left.start; position < left.stop; position++) {
-            const I e = get_left_out_edge(left, position);
+            const I e = get_excluded_out_edge(left, position);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, e)) : T(0);
             T grad[W];
             channels.read_row(grad_out, e, grad);
@@ -133,8 +133,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && ExclusionTotals<T>::may_subtract(sizes.total[w], part.total[w]) &&
-                  ExclusionTotals<T>::may_subtract(sizes.total_dot[w], part.total_dot[w]);
+            all = all && ExclusionTotals<T>::may_subtract_excluded(sizes.total[w], part.total[w]) &&
+                  ExclusionTotals<T>::may_subtract_excluded(sizes.total_dot[w], part.total_dot[w]);
         }
         return __all_sync(FULL, all);
     }
@@ -167,8 +167,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
                     }
                     if (grads.unit != nullptr) {
                         const T feature_dot = second ? carries.feature_dot(i, l, w) : T(0);
-                        pair[w].add_degree(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(i, l, w),
-                                           feature_dot);
+                        pair[w].add_degree_term(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(i, l, w),
+                                                feature_dot);
                     }
                 }
                 legendre.advance_degree(l);
@@ -186,7 +186,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     }
 
     // Computes h and h_dot from the state for the SERVED edges whose harmonics start at s.
-    __device__ void compute_gradients_from_state(const T* s, LaneGradients (&sums)[SERVED]) const {
+    __device__ void compute_feature_gradients_from_state(const T* s, LaneGradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
@@ -219,7 +219,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
         }
     }
 
-    template <class F, class Fdot> __device__ void stage_values(int k, const F& value, const Fdot& value_dot) const {
+    template <class F, class Fdot>
+    __device__ void stage_edge_values(int k, const F& value, const Fdot& value_dot) const {
 #pragma unroll
         for (int l = 0; l < S; l++) {
             T here[W], here_dot[W];
@@ -240,24 +241,25 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     __device__ void compute_harmonic_cotangents(int k, T* s, const Carries& carries) const {
 #pragma unroll
         for (int i = 0; i < SERVED; i++) {
-            stage_values(k + i, [&](int l, int w) { return carries.feature(i, l, w); },
-                         [&](int l, int w) { return carries.feature_dot(i, l, w); });
+            stage_edge_values(k + i, [&](int l, int w) { return carries.feature(i, l, w); },
+                              [&](int l, int w) { return carries.feature_dot(i, l, w); });
         }
         __syncwarp();
-        contract_state_with_factors<T, second, S, SERVED>(
-            state, has_unit_tangent(), [&](int row) { return features + (k * S + find_degree<S>(row)) * TILE_STRIDE; },
+        contract_state_to_cotangents<T, second, S, SERVED>(
+            state, has_unit_tangent(),
+            [&](int row) { return features + (k * S + find_row_degree<S>(row)) * TILE_STRIDE; },
             S * TILE_STRIDE, second ? EDGES * S * TILE_STRIDE : 0, s);
         __syncwarp();
     }
 
     // Computes the gradients of in-edge f at `position` in dst_edge_index, which is staged at k and is number i of `carries`.
     // `sums` contains the sums from the state. The cotangents of q and q_dot are stored in `features`.
-    __device__ __forceinline__ void compute_edge_gradients(I f, const LeftOutEdges& left, I position, int k,
+    __device__ __forceinline__ void compute_edge_gradients(I f, const ExcludedOutEdges& left, I position, int k,
                                                            bool stateful, const MagnitudeSums& sizes,
                                                            const Carries& carries, int i, LaneGradients& sums) const {
         // If all out-edges exclude f, set its gradients to zero explicitly, because products with its features may be NaN.
         const bool none = left.stop - left.start == node.num_out;
-        const bool use_state = stateful && !none && may_subtract(left, sizes);
+        const bool use_state = stateful && !none && may_subtract_excluded(left, sizes);
         if (channels.lane == 0) {
             staged[k] = none ? I(-1) : f;
             linear[(position - node.in_begin) % BATCH] = use_state;
@@ -277,8 +279,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
         const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
-            const I e = use_state ? get_left_out_edge(left, j) : j;
-            if (use_state || !graph.leaves_out(e, position)) {
+            const I e = use_state ? get_excluded_out_edge(left, j) : j;
+            if (use_state || !graph.excludes(e, position)) {
                 add_pair_gradients(e, use_state ? T(-1) : T(1), edge, carries, i, sums);
             }
         }
@@ -303,7 +305,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
             const T here = (second ? carries.x_dot[i][w] : carries.x[i][w]) * sums.h[l][w];
             return has_unit_tangent() ? here + carries.x[i][w] * sums.h_dot[l][w] : here;
         };
-        stage_values(k, grad_q_of, [&](int l, int w) { return carries.x[i][w] * sums.h[l][w]; });
+        stage_edge_values(k, grad_q_of, [&](int l, int w) { return carries.x[i][w] * sums.h[l][w]; });
     }
 
     __device__ void store_direction_gradients(const DirectionCotangent<T, second>& pull, I f) const {
@@ -320,7 +322,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
         if (grads.unit != nullptr) {
             store_direction_gradients(DirectionCotangent<T, second>(), f);
         }
-        stage_values(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
+        stage_edge_values(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
     // Stores (if `fresh`) or adds grad_projected[f,l,m] = sum over channels c of grad_q[l,c] W2[c,m] for the staged in-edges f. In
@@ -391,7 +393,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
 
     // Adds the staged in-edges to the gradient of W2; `added` is the number of previous calls. A warp computes MIDS rows m at a
     // time, to load the staged cotangents less often.
-    __device__ void add_weight_gradient(int count, long long added) const {
+    __device__ void add_second_weight_gradient(int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
             T sum[MIDS][W] = {}, before[MIDS][W] = {};
@@ -462,13 +464,14 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
         }
     }
 
-    __device__ void compute_node_gradients(bool fresh, long long added) const {
+    __device__ void compute_all_in_edge_gradients(bool fresh, long long added) const {
         MagnitudeSums sizes;
         // If a node has few out-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
         const bool stateful = node.num_out > inputs.num_spherical && node.num_in > 0 &&
-                              all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end(), votes);
+                              all_directions_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin,
+                                                                  node.out_end(), votes);
         if (stateful) {
-            build_state(sizes);
+            compute_node_state(sizes);
         }
         I edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
@@ -497,7 +500,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
                 const I own_first = own_start < own_stop ? graph.dst_edge_index[own_start] : I(0);
                 LaneGradients from_state[SERVED];
                 if (stateful) {
-                    compute_gradients_from_state(s, from_state);
+                    compute_feature_gradients_from_state(s, from_state);
                 }
                 if (stateful && grads.unit != nullptr) {
                     compute_harmonic_cotangents(k, s, carries);
@@ -505,8 +508,8 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
                     if (k + i < count) {
-                        const LeftOutEdges left = {__shfl_sync(FULL, own_start, i), __shfl_sync(FULL, own_stop, i),
-                                                   __shfl_sync(FULL, own_first, i)};
+                        const ExcludedOutEdges left = {__shfl_sync(FULL, own_start, i), __shfl_sync(FULL, own_stop, i),
+                                                       __shfl_sync(FULL, own_first, i)};
                         compute_edge_gradients(f[i], left, first + k + i, k + i, stateful, sizes, carries, i,
                                                from_state[i]);
                     }
@@ -517,7 +520,7 @@ template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
                 add_projected_gradient(edge, at, count, fresh);
             }
             if (grads.parts != nullptr) {
-                add_weight_gradient(count, added++);
+                add_second_weight_gradient(count, added++);
             }
             __syncthreads();
             if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end())) {
@@ -567,7 +570,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                 unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
                 tile, num_edges, state, features, rows, votes, linear, staged};
-            sum.compute_node_gradients(tile == 0, added);
+            sum.compute_all_in_edge_gradients(tile == 0, added);
         }
         added += (node.in_end() - node.in_begin + edges - 1) / edges;
     }

@@ -20,7 +20,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     NodeEdges<I> node;
     LaneChannels<W> channels;
     TripletGraph<I> graph;
-    EdgeInputs<T> inputs;
+    EdgeFeatureInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     T *out, *grad_unit, *grad_unit_dot;  // grad_unit and grad_unit_dot point to the arrays of this tile
     T* state;                            // state of the node (row of harmonics, channel), followed by its derivative
@@ -50,8 +50,8 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         for (int i = 0; i < E; i++) {
             f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
         }
-        Projection<T, second, S, E> projection;
-        projection.add_up_rows(inputs, f, channels, begin, end);
+        EdgeProjections<T, second, S, E> projection;
+        projection.add_up_weight_terms(inputs, f, channels, begin, end);
 #pragma unroll
         for (int i = 0; i < E; i++) {
             if (k + i < count) {
@@ -98,8 +98,8 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     // Adds the staged edges to the sums of this warp, and to the balance of degrees whose last row belongs to this warp. Bit k of
     // `leavable` is set if any sum excludes edge k, and bit k of `joined` if edges k - 1 and k are excluded together.
     template <int warp, bool any_joined>
-    __device__ void add_in_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
-                                 WarpSums& sums) const {
+    __device__ void add_in_edges_to_sums(I first, int count, const T* harmonics, unsigned leavable, unsigned joined,
+                                         bool fresh, WarpSums& sums) const {
         constexpr int begin = WarpHarmonicRows<S>::begin(warp), end = WarpHarmonicRows<S>::end(warp);
         constexpr int lowest = row_degree(begin), beyond = row_degree(end);
 #pragma unroll
@@ -172,9 +172,11 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         const I done = first + EDGES - node.in_begin;
         call_with_constant_warp(channels.warp, [&](auto warp) {
             if (joined != 0) {
-                add_in_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
+                add_in_edges_to_sums<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh,
+                                                                  sums);
             } else {
-                add_in_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
+                add_in_edges_to_sums<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh,
+                                                                   sums);
             }
             if (done % RUN == 0 || first + EDGES >= node.in_end()) {
                 sums.rows.template flush_to_state<decltype(warp)::value>(channels.lane, state, state_dot(),
@@ -184,7 +186,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     }
 
     // Returns whether excluded terms may be subtracted (see ExclusionTotals) for all degrees of this warp.
-    __device__ bool may_subtract(WarpSums& sums) const {
+    __device__ bool may_subtract_excluded(WarpSums& sums) const {
         bool all = true;
         call_with_constant_warp(channels.warp, [&](auto warp) {
             constexpr int lowest = row_degree(WarpHarmonicRows<S>::begin(decltype(warp)::value));
@@ -196,8 +198,9 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
                     here.read(balance, l * TILE_STRIDE + channels.lane * W, false);
                 }
                 const int i = l - lowest;
-                all = all && (second ? sums.sizes[i].may_subtract() && sums.sizes_dot[i].may_subtract()
-                                     : here.may_subtract());
+                all = all && (second ? sums.sizes[i].may_subtract_excluded() &&
+                                           sums.sizes_dot[i].may_subtract_excluded()
+                                     : here.may_subtract_excluded());
             }
         });
         return all;
@@ -205,7 +208,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
 
     // Computes the state of the node by a loop over its in-edges, and returns whether the state may be used. With `direct`,
     // computes and stores sums over pairs of edges instead of the state, and returns false.
-    __device__ bool sum_in_edges(bool direct) const {
+    __device__ bool compute_state_or_pair_sums(bool direct) const {
         WarpSums sums;
         I first = node.in_begin, edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
@@ -233,7 +236,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end());
-        return !direct && !any_in_block(!may_subtract(sums), votes);
+        return !direct && !any_in_block(!may_subtract_excluded(sums), votes);
     }
 
     // Adds sign times the term of out-edge `edge` and of the in-edge at `position` in dst_edge_index.
@@ -250,8 +253,8 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
             if (l < degrees()) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    pair[w].add_degree(l, legendre, has_unit_tangent(), cosine_dot, feature(l, w),
-                                       second ? feature_dot(l, w) : T(0));
+                    pair[w].add_degree_term(l, legendre, has_unit_tangent(), cosine_dot, feature(l, w),
+                                            second ? feature_dot(l, w) : T(0));
                 }
                 legendre.advance_degree(l);
             }
@@ -266,7 +269,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         pull.add_cosine_cotangents(grad_cosine, grad_cosine_dot, other);
     }
 
-    __device__ void read_gradient(I e, T (&grad)[W]) const {
+    __device__ void read_grad_out(I e, T (&grad)[W]) const {
         if (pulled()) {
             channels.read_row(grad_out, e, grad);
         }
@@ -324,7 +327,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     // Subtracts excluded in-edges from the sums of `count` out-edges starting at `first`, which are staged at k, k + 1, ... A
     // term is x[c] sum_m b_m up[m,c] with b_m = sum_l P_l projected[m,l]. For DIRECTIONS, P_l is differentiated with respect to
     // the cosine, and each lane adds the cotangent of its edge's direction to `grad`. P_l and b_m overwrite the harmonics.
-    __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W], Vec<T>& grad) const {
+    __device__ void subtract_excluded_in_edges(I first, int k, int count, T (&value)[GROUP][W], Vec<T>& grad) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
@@ -345,7 +348,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
             __syncwarp();
 #pragma unroll
             for (int part = 0; part < GROUP; part += LANES / DEGREES) {
-                subtract_left_out_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
+                subtract_excluded_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
             }
             if constexpr (order == DIRECTIONS) {
                 T by_cosine[GROUP];
@@ -360,7 +363,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
                         value[i][w] = T(0);
                     }
                 }
-                const T own = sum_for_lane(by_cosine);
+                const T own = reduce_scatter_over_warp(by_cosine);
                 if (left >> channels.lane & 1) {
                     add_scaled(grad, own, other);
                 }
@@ -368,9 +371,10 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         }
     }
 
-    // Implements subtract_left_out for `count` edges, starting with number `part`; each lane computes one b_m at a time.
+    // Implements subtract_excluded_in_edges for `count` edges, starting with number `part`; each lane computes one b_m at
+    // a time.
     template <int count>
-    __device__ void subtract_left_out_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
+    __device__ void subtract_excluded_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
         const int own = channels.lane / DEGREES, column = channels.lane % DEGREES;
         const T* const from = inputs.projected + (long long)(__shfl_sync(FULL, f, part + own)) * inputs.n_mid * DEGREES;
         const T* up = inputs.up + inputs.up_offset(channels.first);
@@ -421,7 +425,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     }
 
     // Stages grad_out of `count` out-edges starting at `first` in rows k, k + 1, ... of `features`.
-    __device__ void stage_gradients(I first, int k, int count) const {
+    __device__ void stage_grad_out(I first, int k, int count) const {
 #pragma unroll
         for (int i = 0; i < GROUP; i++) {
             T grad[W];
@@ -435,13 +439,13 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     // excluded edges.
     __device__ void compute_harmonic_cotangents(I first, int k, int count) const {
         Vec<T> grad = {T(0), T(0), T(0)};
-        stage_gradients(first, k, count);
+        stage_grad_out(first, k, count);
         if constexpr (order == DIRECTIONS) {
             T value[GROUP][W] = {};
-            subtract_left_out(first, k, count, value, grad);
+            subtract_excluded_in_edges(first, k, count, value, grad);
         }
-        contract_state_with_factors<T, second, S, GROUP>(state, second, [&](int) { return features + k * TILE_STRIDE; },
-                                                         TILE_STRIDE, 0, rows + k * HARMONICS<S>);
+        contract_state_to_cotangents<T, second, S, GROUP>(
+            state, second, [&](int) { return features + k * TILE_STRIDE; }, TILE_STRIDE, 0, rows + k * HARMONICS<S>);
         if (channels.lane < count) {
             store_or_add_vec(grad_unit, first + channels.lane, grad, true);
             if (second) {
@@ -452,13 +456,13 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     }
 
     // Computes all results of `count` out-edges starting at `first`, which are staged at k, k + 1, ..., from the state.
-    __device__ void compute_edge_group_from_state(I first, int k, int count) const {
+    __device__ void compute_group_results_from_state(I first, int k, int count) const {
         if (valued()) {
             T value[GROUP][W] = {};
             compute_sums_from_state(k, value);
             if constexpr (order == VALUES) {
                 Vec<T> none;
-                subtract_left_out(first, k, count, value, none);
+                subtract_excluded_in_edges(first, k, count, value, none);
             }
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
@@ -479,7 +483,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
             DirectionCotangent<T, second> pull;
             if (graph.left_start[e] < graph.left_stop[e]) {
                 const Direction<T, second> edge(unit, unit_dot, e);
-                read_gradient(e, grad);
+                read_grad_out(e, grad);
 #pragma unroll 1
                 for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
                     const EdgeFeatures<T, second, S, 1> left(inputs, {graph.dst_edge_index[position]}, channels);
@@ -491,7 +495,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         }
     }
 
-    __device__ void compute_out_edges_from_state() const {
+    __device__ void compute_results_from_state() const {
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
             const int count = int(min(I(BATCH), node.out_end() - first)), k = channels.warp * GROUP;
@@ -500,7 +504,7 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
                 __syncthreads();
             }
             if (k < count) {
-                compute_edge_group_from_state(first + k, k, min(GROUP, count - k));
+                compute_group_results_from_state(first + k, k, min(GROUP, count - k));
             }
             __syncthreads();
             if (pulled()) {
@@ -516,11 +520,11 @@ template <class T, class I, int order, int S> struct OutEdgeSumBlock {
         for (I e = node.out_begin + channels.warp; e < node.out_end(); e += WARPS) {
             const Direction<T, second> edge(unit, unit_dot, e);
             T value[W] = {}, grad[W] = {};
-            read_gradient(e, grad);
+            read_grad_out(e, grad);
             DirectionCotangent<T, second> pull;
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
-                if (!graph.leaves_out(e, first + k)) {
+                if (!graph.excludes(e, first + k)) {
                     const T* const feature = feature_at(k, 0);
                     const T* const feature_dot = feature + EDGES * S * TILE_STRIDE;
                     add_pair_terms(first + k, edge, T(1), grad,
@@ -573,12 +577,13 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     // If a node has few in-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
     bool direct = node.num_in <= num_spherical;
     if (!direct) {
-        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) ||
-                 !sum.sum_in_edges(false);
+        direct = !all_directions_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(),
+                                                      votes) ||
+                 !sum.compute_state_or_pair_sums(false);
     }
     if (direct) {
-        sum.sum_in_edges(true);
+        sum.compute_state_or_pair_sums(true);
     } else {
-        sum.compute_out_edges_from_state();
+        sum.compute_results_from_state();
     }
 }

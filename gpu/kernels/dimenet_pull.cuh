@@ -8,8 +8,8 @@ template <class T, bool second> struct PairTerm {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
     // Adds the term of degree l. P_0 is constant, so degree 0 has no derivatives.
-    __device__ void add_degree(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature,
-                               T feature_dot) {
+    __device__ void add_degree_term(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature,
+                                    T feature_dot) {
         value += legendre.p * (second ? feature_dot : feature);
         if (l == 0) {
             return;
@@ -75,7 +75,7 @@ template <class T, bool second> struct DirectionCotangent {
   private:
     __device__ static void store_vector_sum(const Vec<T>& v, T* to, long long e, bool fresh) {
         T components[4] = {v.x, v.y, v.z, T(0)};
-        const T sum = sum_for_lane(components);
+        const T sum = reduce_scatter_over_warp(components);
         if (threadIdx.x % LANES < 3) {
             T* const at = to + 3 * e + threadIdx.x % LANES;
             *at = fresh ? sum : *at + sum;
@@ -87,8 +87,8 @@ template <class T, bool second> struct DirectionCotangent {
 // channels of the state times the factors at from(row) + i * stride for edge i; it is zero for row 0, which is constant. Unless
 // from_dot is 0, the derivatives of the factors are from_dot elements behind them. `state_dot`: whether the state has derivatives.
 template <class T, bool second, int S, int count, class From>
-__device__ __forceinline__ void contract_state_with_factors(const T* state, bool state_dot, const From& from,
-                                                            int stride, int from_dot, T* coef) {
+__device__ __forceinline__ void contract_state_to_cotangents(const T* state, bool state_dot, const From& from,
+                                                             int stride, int from_dot, T* coef) {
     constexpr int QUAD = 16 / int(sizeof(T));
 #pragma unroll 1
     for (int row = int(threadIdx.x) % LANES; row < S * S; row += LANES) {

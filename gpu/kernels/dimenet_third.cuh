@@ -24,7 +24,7 @@ template <class T> __device__ __forceinline__ HyperDual<T> load_hyper_dual(const
 }
 
 // Loads a hyper-dual number whose parts are `stride` elements apart.
-template <class T> __device__ __forceinline__ HyperDual<T> gather_hyper_dual(const T* from, long long stride) {
+template <class T> __device__ __forceinline__ HyperDual<T> load_strided_hyper_dual(const T* from, long long stride) {
     return {from[0], from[stride], from[2 * stride], from[3 * stride]};
 }
 
@@ -64,13 +64,13 @@ template <class T> struct HyperDualRadialBasis {
 
 // Returns q_lc of edge e.
 template <class T>
-__device__ HyperDual<T> compute_q(const T* products, const HyperDualRadialBasis<T>& sbf_rad, long long e, int l, int c,
-                                  int n_emb, int num_spherical, int num_radial) {
+__device__ HyperDual<T> project_sbf_rad(const T* products, const HyperDualRadialBasis<T>& sbf_rad, long long e, int l,
+                                        int c, int n_emb, int num_spherical, int num_radial) {
     HyperDual<T> q;
 #pragma unroll 1
     for (int n = 0; n < num_radial; n++) {
         const int row = l * num_radial + n;
-        const HyperDual<T> factor = gather_hyper_dual(products + (long long)(row) * PARTS * n_emb + c, n_emb);
+        const HyperDual<T> factor = load_strided_hyper_dual(products + (long long)(row) * PARTS * n_emb + c, n_emb);
         q = q + factor * sbf_rad.at(e * num_spherical * num_radial + row);
     }
     return q;
@@ -170,7 +170,7 @@ dimenet_third_features(const T* __restrict__ products, const HyperDualRadialBasi
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, pair = i / n_emb, e = pair / num_spherical;
     const int c = int(i - pair * n_emb), l = int(pair - e * num_spherical);
     if (e < num_edges) {
-        const HyperDual<T> q = compute_q(products, sbf_rad, e, l, c, n_emb, num_spherical, num_radial);
+        const HyperDual<T> q = project_sbf_rad(products, sbf_rad, e, l, c, n_emb, num_spherical, num_radial);
         const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, e * n_emb + c);
         store_hyper_dual(features + pair * PARTS * n_emb + c, n_emb, x * q);
     }
@@ -304,7 +304,8 @@ dimenet_third_triplet_sums(const I* __restrict__ src_offsets, const I* __restric
                         const long long e = sides.edge(dst_edge_index, first + k);
                         const HyperDual<T> row =
                             to_in ? load_gradient(grad_out, ggg_grad_out, e * n_emb + c)
-                                  : gather_hyper_dual(features + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+                                  : load_strided_hyper_dual(features + (e * num_spherical + l) * PARTS * n_emb + c,
+                                                            n_emb);
                         sums.add(rows + k * PAIR_STRIDE, row, pulled);
                     }
                 }
@@ -313,7 +314,7 @@ dimenet_third_triplet_sums(const I* __restrict__ src_offsets, const I* __restric
             __syncwarp();
         }
         if (to_in && inside && any != 0) {
-            const HyperDual<T> q = compute_q(products, sbf_rad, own, l, c, n_emb, num_spherical, num_radial);
+            const HyperDual<T> q = project_sbf_rad(products, sbf_rad, own, l, c, n_emb, num_spherical, num_radial);
             const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, own * n_emb + c);
             const HyperDual<T> feature = x * q;
             grad_x = grad_x + q * sums.get_sum(0);
@@ -375,8 +376,8 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
         const T* const factors = products + (long long)(l * num_radial + n) * PARTS * n_emb;
         HyperDual<T> sum;
         for (int c = lane; c < end; c += LANES) {
-            sum = sum + gather_hyper_dual(factors + c, n_emb) *
-                            gather_hyper_dual(grad_q + i * PARTS * n_emb + c, n_emb);
+            sum = sum + load_strided_hyper_dual(factors + c, n_emb) *
+                            load_strided_hyper_dual(grad_q + i * PARTS * n_emb + c, n_emb);
         }
         const T along_c = sum_over_warp(sum.along_c), both = sum_over_warp(sum.both);
         if (lane == 0 && out_gg_sbf_rad != nullptr) {
@@ -409,7 +410,8 @@ dimenet_third_products_gradient(const HyperDualRadialBasis<T> sbf_rad, const T* 
             continue;
         }
         if (row < rows) {
-            const HyperDual<T> grad = gather_hyper_dual(grad_q + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+            const HyperDual<T> grad = load_strided_hyper_dual(grad_q + (e * num_spherical + l) * PARTS * n_emb + c,
+                                                              n_emb);
             const HyperDual<T> term = sbf_rad.at(e * rows + row) * grad;
             sums[0].add(term.value, count);
             sums[1].add(term.along_a, count);
@@ -440,7 +442,7 @@ dimenet_third_weights_gradient(const HyperDualWeights<T> weights, const T* __res
     LongSum<T> along_c, both;
     for (int k = 0; k < (first ? n_emb : rows) && some; k++) {
         const int at = first ? row : k, c = first ? k : row - rows;
-        const HyperDual<T> grad = gather_hyper_dual(grad_products + (long long)(at) * PARTS * n_emb + c, n_emb);
+        const HyperDual<T> grad = load_strided_hyper_dual(grad_products + (long long)(at) * PARTS * n_emb + c, n_emb);
         const HyperDual<T> term = (first ? weights.load_second_weight(c, m) : weights.load_first_weight(at, m)) * grad;
         along_c.add(term.along_c, k);
         both.add(term.both, k);

@@ -57,7 +57,7 @@ __device__ constexpr int row_degree(int row) {
 }
 
 // Returns the degree of a row of harmonics below S * S, at run time.
-template <int S> __device__ int find_degree(int row) {
+template <int S> __device__ int find_row_degree(int row) {
     int degree = 0;
 #pragma unroll
     for (int l = 1; l < S; l++) {
@@ -179,7 +179,7 @@ template <int W> struct LaneChannels {
     }
 };
 
-template <class T> struct EdgeInputs {
+template <class T> struct EdgeFeatureInputs {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, num_spherical;
 
@@ -190,14 +190,14 @@ template <class T> struct EdgeInputs {
 };
 
 // q_f[l,c] of E edges f for the channels of a lane, and the derivatives of q_f.
-template <class T, bool second, int S, int E> struct Projection {
+template <class T, bool second, int S, int E> struct EdgeProjections {
     static constexpr int W = CHANNELS<T, second>;
     T q[E][S][W] = {}, q_dot[E][S][W] = {};
 
     // Adds the terms of rows begin, ..., end - 1 of `up` to q and q_dot.
     template <class I>
-    __device__ void add_up_rows(const EdgeInputs<T>& inputs, const I (&f)[E], const LaneChannels<W>& channels,
-                                int begin, int end) {
+    __device__ void add_up_weight_terms(const EdgeFeatureInputs<T>& inputs, const I (&f)[E],
+                                        const LaneChannels<W>& channels, int begin, int end) {
         const T* row[E];
         long long dot = inputs.projected_dot - inputs.projected;
         const T *up = inputs.up + inputs.up_offset(channels.first) + begin * PAD, *up_dot = inputs.up_dot;
@@ -256,10 +256,10 @@ template <class T, bool second, int S, int E> struct Projection {
 template <class T, bool second, int S, int E> struct EdgeFeatures {
     static constexpr int W = CHANNELS<T, second>;
     T x[E][W], x_dot[E][W] = {};
-    Projection<T, second, S, E> projection;
+    EdgeProjections<T, second, S, E> projection;
 
     template <class I>
-    __device__ EdgeFeatures(const EdgeInputs<T>& inputs, const I (&f)[E], const LaneChannels<W>& channels) {
+    __device__ EdgeFeatures(const EdgeFeatureInputs<T>& inputs, const I (&f)[E], const LaneChannels<W>& channels) {
 #pragma unroll
         for (int k = 0; k < E; k++) {
             channels.read_row(inputs.embedding, f[k], x[k]);
@@ -267,11 +267,11 @@ template <class T, bool second, int S, int E> struct EdgeFeatures {
                 channels.read_row(inputs.embedding_dot, f[k], x_dot[k]);
             }
         }
-        projection.add_up_rows(inputs, f, channels, 0, min(CHUNK, inputs.n_mid));
+        projection.add_up_weight_terms(inputs, f, channels, 0, min(CHUNK, inputs.n_mid));
 #pragma unroll 1
         for (int m = CHUNK; m < inputs.n_mid; m += CHUNK) {
-            Projection<T, second, S, E> part;
-            part.add_up_rows(inputs, f, channels, m, min(m + CHUNK, inputs.n_mid));
+            EdgeProjections<T, second, S, E> part;
+            part.add_up_weight_terms(inputs, f, channels, m, min(m + CHUNK, inputs.n_mid));
 #pragma unroll
             for (int k = 0; k < E; k++) {
 #pragma unroll
@@ -302,7 +302,7 @@ template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 template <class T> struct ExclusionTotals {
     T *total, *largest, *group;
 
-    __device__ static bool may_subtract(T total, T part) { return part <= T(0.75) * total && finite(total); }
+    __device__ static bool may_subtract_excluded(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
 // Running values of ExclusionTotals for a lane's channels, kept in registers.
@@ -329,11 +329,11 @@ template <class T, int W> struct LaneExclusionTotals {
             largest[w] = max(largest[w], group[w]);
         }
     }
-    __device__ bool may_subtract() const {
+    __device__ bool may_subtract_excluded() const {
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && ExclusionTotals<T>::may_subtract(total[w], largest[w]);
+            all = all && ExclusionTotals<T>::may_subtract_excluded(total[w], largest[w]);
         }
         return all;
     }
@@ -362,7 +362,7 @@ template <class T> __device__ T sum_over_warp(T value) {
 }
 
 // Returns to each lane i the sum of values[i % count] over all lanes. Overwrites `values`; `count` must be a power of two.
-template <class T, int count> __device__ T sum_for_lane(T (&values)[count]) {
+template <class T, int count> __device__ T reduce_scatter_over_warp(T (&values)[count]) {
 #pragma unroll
     for (int step = count / 2; step > 0; step /= 2) {
         const bool upper = threadIdx.x & step;
@@ -396,7 +396,7 @@ template <class T> __device__ void store_or_add_vec(T* vectors, long long e, con
 template <class I> struct TripletGraph {
     const I *dst_edge_index, *left_start, *left_stop;
 
-    __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
+    __device__ bool excludes(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
     // Returns 0 if no sum excludes in-edge f, 1 if f is the first in a group of edges that are excluded together, else 2.
     __device__ int classify_exclusion(I position, I f) const {
         const I back = left_start[f];
@@ -422,7 +422,7 @@ __device__ __forceinline__ bool any_in_block(bool mine, int* votes) {
 // Returns whether the directions of the edges, and their derivatives if given, are finite. The edges are index[begin], ...,
 // index[end - 1], or begin, ..., end - 1 if `index` is null.
 template <class T, class I, bool second>
-__device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
+__device__ bool all_directions_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
     bool sound = true;
 #pragma unroll 1
     for (I i = begin + I(threadIdx.x); i < end; i += THREADS) {
@@ -448,12 +448,13 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
     if (second && unit_dot != nullptr) {
         const Vec<T> along = load_vec(unit_dot, e);
         call_with_constant_warp(threadIdx.x / LANES, [&](auto warp) {
-            harmonics_and_tangents<S, decltype(warp)::value, WARPS, weighed>(u, along, here,
-                                                                             here + HARMONIC<T, second> * HARMONICS<S>);
+            compute_harmonics_and_tangents<S, decltype(warp)::value, WARPS, weighed>(
+                u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
         });
     } else {
-        call_with_constant_warp(threadIdx.x / LANES,
-                                [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS, weighed>(u, here); });
+        call_with_constant_warp(threadIdx.x / LANES, [&](auto warp) {
+            compute_harmonics<S, decltype(warp)::value, WARPS, weighed>(u, here);
+        });
     }
 }
 

@@ -118,8 +118,8 @@ template <class T> struct SoftmaxStats {
 // Step 1: returns the softmax of the in-edges of a piece. Unless `target` is null, stores the largest logit in
 // target[0] and the sum of exp(logit - largest) in target[stride].
 template <class T, class I>
-__device__ SoftmaxStats<T> compute_piece_softmax(const HeadEdges<T, I>& edges, const HeadLaneLayout& lanes, T* target,
-                                                 int stride) {
+__device__ SoftmaxStats<T> compute_piece_softmax_stats(const HeadEdges<T, I>& edges, const HeadLaneLayout& lanes,
+                                                       T* target, int stride) {
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
     T largest = lowest;
     for (int e = lanes.slot(); e < edges.size; e += lanes.slots()) {
@@ -167,7 +167,7 @@ __device__ Pack<Compute<S>, n> sum_weighted_sources(const HeadEdges<Compute<S>, 
                 }
             }
         });
-    return sums_over_positions(lanes.all(), sum);
+    return sum_columns_over_positions(lanes.all(), sum);
 }
 
 // Steps of gat_forward: first the statistics of a piece for each head (the largest logit and the sum of exp(logit -
@@ -205,7 +205,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
     const int column = n * ((chunk << lanes.column_bits) + lanes.of_head().column());
     const long long group = (long long)(concat ? block / tiles : block) * lanes.all().groups() + lanes.all().group();
     const long long s = begin + group;
-    const RowChunk<I> piece = s < end ? partition.piece(s) : RowChunk<I>{};
+    const RowPiece<I> piece = s < end ? partition.piece(s) : RowPiece<I>{};
     Sum<T> means[n];
 #pragma unroll 1
     for (unsigned tile = concat ? block % tiles : 0; tile < (concat ? block % tiles + 1 : tiles); tile++) {
@@ -215,7 +215,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         if (steps & STATISTICS_STEP) {
             const bool writes = stats != nullptr && h < num_heads && s < end && chunk == 0 && lanes.slot() == 0;
             T* const target = writes ? partition.output_address(s, 2 * num_heads, stats, stats_overflow) + h : nullptr;
-            softmax = compute_piece_softmax(edges, lanes, target, num_heads);
+            softmax = compute_piece_softmax_stats(edges, lanes, target, num_heads);
         } else if (edges.size > 0) {
             const T* const of_row = stats + (long long)(piece.row) * 2 * num_heads + h;
             softmax = {of_row[0], of_row[num_heads]};
@@ -234,7 +234,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
                                                        inside);
         if constexpr (concat) {
             if (inside && s < end && lanes.all().position() == 0) {
-                store_columns<S, I, n>(partition, s, width, h * dim_head + column, sum, out, overflow);
+                store_piece_columns<S, I, n>(partition, s, width, h * dim_head + column, sum, out, overflow);
             }
         } else {
 #pragma unroll
@@ -245,7 +245,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
     }
     const bool writes = !concat && (steps & OUTPUT_STEP) && s < end && column < dim_head;
     if (writes && lanes.head() == 0 && lanes.all().position() == 0) {
-        store_columns<S, I, n>(partition, s, width, column, divide_sums(means, T(num_heads)), out, overflow);
+        store_piece_columns<S, I, n>(partition, s, width, column, divide_sums(means, T(num_heads)), out, overflow);
     }
 }
 
@@ -271,7 +271,7 @@ gat_output_tangent(const Compute<S>* __restrict__ records, const S* __restrict__
     constexpr int n = pack_elements<S, wide>;
     const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
     const LaneAssignment<n> place(lanes, width);
-    const RowChunk<I> piece = partition.piece(place.piece);
+    const RowPiece<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
     Sum<T> sum[n];
@@ -313,9 +313,9 @@ gat_output_tangent(const Compute<S>* __restrict__ records, const S* __restrict__
                 }
             }
         });
-    Pack<T, n> total = sums_over_positions(lanes, sum, T(heads));
+    Pack<T, n> total = sum_columns_over_positions(lanes, sum, T(heads));
     if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
-        store_columns<S, I, n>(partition, place.piece, width, place.column, total, out, overflow);
+        store_piece_columns<S, I, n>(partition, place.piece, width, place.column, total, out, overflow);
     }
 }
 
@@ -351,7 +351,7 @@ gat_embedding_gradient(const Compute<S>* __restrict__ records, const S* __restri
     constexpr int n = pack_elements<S, wide>, per_edge = InEdgeRecords<T, I, second>::per_edge;
     const int width = num_heads * dim_head;
     const LaneAssignment<n> place(lanes, width);
-    const RowChunk<I> piece = partition.piece(place.piece);
+    const RowPiece<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int h = place.column / dim_head, within = place.column - h * dim_head;
     const int g_width = concat_heads ? width : dim_head, g_column = concat_heads ? place.column : within;
@@ -390,7 +390,7 @@ gat_embedding_gradient(const Compute<S>* __restrict__ records, const S* __restri
         });
     const T c_1 = sum_over_positions(lanes, of_1.value());
     const T c_2 = second ? sum_over_positions(lanes, of_2.value()) : T(0);
-    Pack<T, n> total = sums_over_positions(lanes, of_g, concat_heads ? T(1) : T(num_heads));
+    Pack<T, n> total = sum_columns_over_positions(lanes, of_g, concat_heads ? T(1) : T(num_heads));
     if (place.piece >= partition.num_pieces || !inside || lanes.position() != 0) {
         return;
     }
@@ -405,7 +405,7 @@ gat_embedding_gradient(const Compute<S>* __restrict__ records, const S* __restri
             total.at[r] += target.a[place.column + r] * c_1;
             total.at[r] += target.a_dot != nullptr ? target.a_dot[place.column + r] * c_2 : T(0);
         }
-        store_columns<S, I, n>(partition, place.piece, width, place.column, total, target.out, target.overflow);
+        store_piece_columns<S, I, n>(partition, place.piece, width, place.column, total, target.out, target.overflow);
     }
 }
 

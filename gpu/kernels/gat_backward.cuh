@@ -6,7 +6,7 @@
 #include "gat_heads.cuh"
 
 // The softmax: alpha of every position, (num_heads, num_positions), or the statistics of every row if `alpha` is null.
-template <class T> struct Softmax {
+template <class T> struct SoftmaxArrays {
     const T* alpha;
     const T* stats;  // see gat_forward
     long long num_positions;
@@ -57,14 +57,14 @@ template <class T, class I, bool second> struct InEdgeRecords {
         return records + (((long long)(head.piece.begin) + e) * head.scores.num_heads + head.h) * per_edge;
     }
     __device__ T score_dot(int e) const { return scores_dot.score(head.piece.begin + I(e), head.piece.row, head.h); }
-    __device__ T alpha(const Softmax<T>& softmax, int e) const {
+    __device__ T compute_alpha(const SoftmaxArrays<T>& softmax, int e) const {
         if (softmax.alpha != nullptr) {
             return softmax.alpha[head.h * softmax.num_positions + head.piece.begin + I(e)];
         }
         const T* const stats = softmax.stats + (long long)(head.piece.row) * 2 * head.scores.num_heads + head.h;
         return exp(head.logit(e) - stats[0]) / stats[head.scores.num_heads];
     }
-    __device__ EdgeDerivativeTerms<T> compute_terms(int e, const RowMeans<T>& means) const {
+    __device__ EdgeDerivativeTerms<T> compute_derivative_terms(int e, const RowMeans<T>& means) const {
         const T* const from = get_record(e);
         EdgeDerivativeTerms<T> terms{from[alpha_at], head.score(e)};
         terms.delta = has_g ? from[u_at] - means.u : T(0);
@@ -134,11 +134,11 @@ __device__ void write_u(const InEdgeRecords<Compute<S>, I, second>& edges, const
 // Step 1, after write_u: writes alpha of the in-edges to their records, and returns the means of u and of logit_dot.
 template <class T, class I, bool second>
 __device__ RowMeans<T> write_alpha_and_get_means(const InEdgeRecords<T, I, second>& edges, const HeadLaneLayout& lanes,
-                                                 const Softmax<T>& softmax) {
+                                                 const SoftmaxArrays<T>& softmax) {
     Sum<T> u, logit_dot;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
-        const T alpha = edges.alpha(softmax, e);
+        const T alpha = edges.compute_alpha(softmax, e);
         edges.get_record(e)[edges.alpha_at] = alpha;
         u.add(edges.has_g ? alpha * edges.get_record(e)[edges.u_at] : T(0), k);
         logit_dot.add(second ? alpha * edges.head.act.slope_times(edges.head.score(e), edges.score_dot(e)) : T(0), k);
@@ -154,27 +154,27 @@ __device__ T compute_mean_t(const InEdgeRecords<T, I, true>& edges, const HeadLa
     Sum<T> t;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
-        const EdgeDerivativeTerms<T> terms = edges.compute_terms(e, means);
+        const EdgeDerivativeTerms<T> terms = edges.compute_derivative_terms(e, means);
         t.add(terms.alpha * terms.t(), k);
     }
     return lanes.sum_over_slots(t.value());
 }
 
 // Sums over the in-edges of a piece for one head; for first derivatives, both members are the sum of grad_score.
-template <class T> struct CotangentSums {
+template <class T> struct ScoreCotangentSums {
     T grad_score;
     T grad_score_dot;
 };
 
 // Step 3: writes the cotangents, and for second derivatives alpha_dot, to the records, and returns their sums.
 template <class T, class I, bool second>
-__device__ CotangentSums<T> write_cotangents(const InEdgeRecords<T, I, second>& edges, const HeadLaneLayout& lanes,
-                                             const RowMeans<T>& means) {
+__device__ ScoreCotangentSums<T> write_and_sum_score_cotangents(const InEdgeRecords<T, I, second>& edges,
+                                                                const HeadLaneLayout& lanes, const RowMeans<T>& means) {
     const Activation<T>& act = edges.head.act;
     Sum<T> of_score, of_score_dot;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
-        const EdgeDerivativeTerms<T> terms = edges.compute_terms(e, means);
+        const EdgeDerivativeTerms<T> terms = edges.compute_derivative_terms(e, means);
         T* const to = edges.get_record(e);
         const T grad_score_dot = act.slope_times(terms.score, terms.alpha * terms.delta);  // grad_score unless `second`
         to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
@@ -195,7 +195,7 @@ __device__ CotangentSums<T> write_cotangents(const InEdgeRecords<T, I, second>& 
 template <int n, class S, class I>
 __device__ void store_destination_gradient(const RowPartition<I>& partition, long long s,
                                            const HeadEdges<Compute<S>, I>& head, const HeadLaneLayout& lanes,
-                                           int dim_head, const CotangentSums<Compute<S>>& sums,
+                                           int dim_head, const ScoreCotangentSums<Compute<S>>& sums,
                                            const EmbeddingGradientTarget<S>& target) {
     using T = Compute<S>;
     const int width = head.scores.num_heads * dim_head;
@@ -208,7 +208,8 @@ __device__ void store_destination_gradient(const RowPartition<I>& partition, lon
             total.at[r] = target.a[column] * sums.grad_score + by_dot;
         }
         if (lanes.all().position() == 0) {
-            store_columns<S, I, n>(partition, s, width, head.h * dim_head + c, total, target.out, target.overflow);
+            store_piece_columns<S, I, n>(partition, s, width, head.h * dim_head + c, total, target.out,
+                                         target.overflow);
         }
     }
 }
@@ -237,7 +238,7 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, backward_blocks_per_sm<S, I, second>)
 gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_dot, int dim_head,
-             int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> scores,
+             int concat_heads, const SoftmaxArrays<Compute<S>> softmax, const Scores<Compute<S>, I> scores,
              const Scores<Compute<S>, I> scores_dot, const Activation<Compute<S>> act, const RowPartition<I> partition,
              const HeadLaneLayout lanes, Compute<S>* records, const Compute<S>* means, Compute<S>* parts_of_means,
              const EmbeddingGradientTarget<S> target) {
@@ -251,7 +252,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
                         lanes.all().group();
     const bool valid = h < num_heads && s < partition.num_pieces && partition.is_row(s) == whole;
     const bool writes = valid && lanes.slot() == 0;
-    const RowChunk<I> piece = partition.piece(s);
+    const RowPiece<I> piece = partition.piece(s);
     const InEdgeRecords<T, I, second> edges{
         {scores, act, piece, h, valid ? piece.size : 0}, scores_dot, records, g != nullptr};
     const long long row = piece.row;
@@ -284,7 +285,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     if (!(steps & LAST_STEP)) {
         return;
     }
-    const CotangentSums<T> sums = write_cotangents(edges, lanes, mean);
+    const ScoreCotangentSums<T> sums = write_and_sum_score_cotangents(edges, lanes, mean);
     if (target.sums != nullptr && writes) {
         T* const to = partition.output_address(s, orders * num_heads, target.sums, target.sums_overflow);
         store_head_sums<orders>(to, num_heads, h, sums.grad_score, sums.grad_score_dot);

@@ -55,7 +55,7 @@ struct HeadLaneLayout {
 template <class T, class I> struct HeadEdges {
     const Scores<T, I>& scores;
     const Activation<T>& act;
-    RowChunk<I> piece;
+    RowPiece<I> piece;
     int h;
     int size;
 
@@ -67,8 +67,8 @@ template <class T, class I> struct HeadEdges {
 // Writes a lane's columns of the sum of a piece, for a whole row to `out`, for a part to its overflow row. Overflow
 // rows are not rounded until reduce_long_rows has added them.
 template <class S, class I, int n>
-__device__ void store_columns(const RowPartition<I>& partition, long long s, int width, int column,
-                              const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {
+__device__ void store_piece_columns(const RowPartition<I>& partition, long long s, int width, int column,
+                                    const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {
     if (partition.is_row(s)) {
         Pack<S, n> rounded;
 #pragma unroll

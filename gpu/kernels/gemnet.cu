@@ -17,14 +17,14 @@ struct BilinearSizes {
 
 // The edges of a unit and their triplets.
 template <class I> struct WorkUnit {
-    RowChunk<I> piece;
+    RowPiece<I> piece;
     const I* triplet_offsets;
     const I* atom_order;
 
     __device__ int edges() const { return triplet_offsets == nullptr ? 1 : piece.size; }
 
     // Returns the row of edge number j, and the start and number of its triplets.
-    __device__ RowChunk<I> get_edge(int j) const {
+    __device__ RowPiece<I> get_edge_triplets(int j) const {
         if (triplet_offsets == nullptr) {
             return piece;
         }
@@ -35,7 +35,7 @@ template <class I> struct WorkUnit {
 
     // Returns the number after the last of the edges begin, ..., end - 1 that has triplets, or `begin` if none has.
     __device__ int find_nonempty_end(int begin, int end) const {
-        while (end > begin && get_edge(end - 1).size == 0) {
+        while (end > begin && get_edge_triplets(end - 1).size == 0) {
             end--;
         }
         return end;
@@ -116,7 +116,7 @@ template <class T, int rows, int cols> struct TripletSumTree {
 template <class T, class I, int rows, int cols>
 __device__ void sum_triplets(const StagedRows<T, rows>& stage, const BilinearSizes& sizes,
                              const TripletFactors<T>& pairs, bool dot, const TripletIndex<I>& order,
-                             const RowChunk<I>& edge, int s0, const LaneColumns<cols>& columns, T* levels,
+                             const RowPiece<I>& edge, int s0, const LaneColumns<cols>& columns, T* levels,
                              T (&sum)[rows][cols]) {
     const TripletSumTree<T, rows, cols> total{levels, (edge.size + MOST_IN_ORDER - 1) / MOST_IN_ORDER};
     const int num_s = sizes.spherical - s0;
@@ -134,7 +134,7 @@ __device__ void sum_triplets(const StagedRows<T, rows>& stage, const BilinearSiz
             const T* const sph = dot && pair == 0 ? pairs.sph_dot : pairs.sph;
             const T* const m = pair == 1 ? pairs.m_dot : pairs.m;
             if (sph != nullptr && m != nullptr) {
-                add_product(
+                add_matrix_product(
                     stage, num_t, num_s, sph + s0, [&](int x) { return order.triplet(begin + x) * sizes.spherical; },
                     m, [&](int x) { return order.input_of(order.triplet(begin + x)) * sizes.emb_in; }, columns, sum);
             }
@@ -146,7 +146,7 @@ __device__ void sum_triplets(const StagedRows<T, rows>& stage, const BilinearSiz
     if (total.count > 1) {
         total.compute_total(sum);
     }
-    columns.clear_beyond(num_s, sum);
+    columns.clear_padding(num_s, sum);
 }
 
 // Sums rows of a unit's p over its edges in shared memory. The terms of the last edge complete the sums, which go to p.
@@ -171,7 +171,7 @@ template <class T, int cols> struct UnitSum {
             }
         }
         if (last) {
-            columns.store_or_add(p, offset, add_to_p, values);
+            columns.store_or_add_rows(p, offset, add_to_p, values);
             return;
         }
 #pragma unroll
@@ -187,7 +187,7 @@ template <class T, int cols> struct UnitSum {
     __device__ void zero_rows(const LaneColumns<cols>& columns, int count) const {
         T zeros[1][cols] = {};
         for (int x = 0; x < count; x++) {
-            columns.store_or_add(p, {(long long)(x) * (columns.width * int(sizeof(T)))}, false, zeros);
+            columns.store_or_add_rows(p, {(long long)(x) * (columns.width * int(sizeof(T)))}, false, zeros);
         }
     }
 };
@@ -221,7 +221,7 @@ gemnet_unit_sums(const T* __restrict__ r, const T* __restrict__ r_dot, const T* 
         const int end = first_dot < end_dot ? unit.find_nonempty_end(j0, min(j0 + 16, unit.edges())) : j0;
         bool add = false;
         for (int j = j0; j < end; j++) {
-            const RowChunk<I> edge = unit.get_edge(j);
+            const RowPiece<I> edge = unit.get_edge_triplets(j);
             for (int dot = first_dot; dot < end_dot && edge.size > 0; dot++) {
                 const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
                 for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -230,10 +230,10 @@ gemnet_unit_sums(const T* __restrict__ r, const T* __restrict__ r_dot, const T* 
                     sum_triplets(stage, sizes, pairs, dot, order, edge, s0, columns, reinterpret_cast<T*>(levels), b);
                     for (int i = 0; i < num_i; i += step) {
                         const int here = min(step, num_i - i);
-                        stage.load(
+                        stage.load_rows_and_offsets(
                             here, spherical - s0, radial + i * spherical + s0, [&](int x) { return x * spherical; },
                             [&](int x) { return (long long)(i + x) * emb_in; });
-                        stage.for_each_product(here, b, [&](int x, auto& values, const auto& offset) {
+                        stage.for_each_row_product(here, b, [&](int x, auto& values, const auto& offset) {
                             total.add_edge_terms(i + x, columns, offset, add, last, values);
                         });
                     }
@@ -275,7 +275,7 @@ gemnet_radial_gradient(const T* __restrict__ q, const T* __restrict__ q_dot, con
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
     const WorkUnit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
-        const RowChunk<I> edge = unit.get_edge(j);
+        const RowPiece<I> edge = unit.get_edge_triplets(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
         const bool any = edge.size > 0 && (outer != nullptr || outer_dot != nullptr);
         for (int i = int(threadIdx.x); !any && i < size; i += 32) {
@@ -330,8 +330,9 @@ template <class T, class I, int rows, int cols> struct TripletGradientWriter {
 
     // Writes g_rows m to columns s0, s0 + 1, ... of grad_sph, and g_rows^T sph to the lane's columns of grad_m. Adds to
     // the present values if `add`, or if earlier columns of the sums were written. A null factor omits its product.
-    __device__ void write(const RowChunk<I>& edge, int spherical, int s0, const LaneColumns<cols>& columns,
-                          const T (&g_rows)[rows][cols], const T* sph, const T* m, bool add) const {
+    __device__ void write_triplet_gradients(const RowPiece<I>& edge, int spherical, int s0,
+                                            const LaneColumns<cols>& columns, const T (&g_rows)[rows][cols],
+                                            const T* sph, const T* m, bool add) const {
         const int lane = int(threadIdx.x), num_s = spherical - s0, c0 = columns.begin();
         for (int t0 = 0; t0 < edge.size; t0 += step) {
             const int here = min(step, edge.size - t0);
@@ -339,7 +340,7 @@ template <class T, class I, int rows, int cols> struct TripletGradientWriter {
             if (lane < step) {
                 offsets_of_m[lane] = order.input_of(triplet(min(lane, here - 1))) * (columns.width * int(sizeof(T)));
             }
-            stage.load(
+            stage.load_rows_and_offsets(
                 here, num_s, sph == nullptr ? nullptr : sph + s0, [&](int x) { return triplet(x) * spherical; },
                 [&](int x) { return triplet(x) * columns.width; });
             AsyncCopies copies;
@@ -349,8 +350,8 @@ template <class T, class I, int rows, int cols> struct TripletGradientWriter {
                 Product::store_second_factor(g_rows, rows_of_g);
             }
             if (grad_m != nullptr && sph != nullptr) {
-                stage.for_each_product(here, g_rows, [&](int, auto& values, const auto& offset) {
-                    columns.store_or_add(grad_m, offset, add || s0 > 0, values);
+                stage.for_each_row_product(here, g_rows, [&](int, auto& values, const auto& offset) {
+                    columns.store_or_add_rows(grad_m, offset, add || s0 > 0, values);
                 });
             }
             if (grad_sph != nullptr && m != nullptr) {
@@ -392,7 +393,7 @@ gemnet_triplet_gradients(const T* __restrict__ q, const T* __restrict__ q_dot, c
     const TripletGradientWriter<T, I, rows, cols> gradients{
         stage, rows_of_m, rows_of_g, offsets_of_m, order, grad_sph, grad_m};
     for (int j = 0; j < unit.edges(); j++) {
-        const RowChunk<I> edge = unit.get_edge(j);
+        const RowPiece<I> edge = unit.get_edge_triplets(j);
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += 32 * cols) {
             const LaneColumns<cols> columns{c0 + int(threadIdx.x), emb_in};
             for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -404,15 +405,15 @@ gemnet_triplet_gradients(const T* __restrict__ q, const T* __restrict__ q_dot, c
                         const T* const of_r = term == 0 ? r : r_dot;
                         const T* const of_q = term == varied ? q_dot : q;
                         if (of_r != nullptr && of_q != nullptr) {
-                            add_product(
+                            add_matrix_product(
                                 stage, interm, num_s, of_r + edge.row * r_size + s0,
                                 [&](int x) { return x * spherical; }, of_q + s * q_size,
                                 [&](int x) { return x * emb_in; }, columns, g_rows);
                         }
                     }
-                    columns.clear_beyond(num_s, g_rows);
-                    gradients.write(edge, spherical, s0, columns, g_rows, varied ? sph_dot : sph,
-                                    varied ? m_dot : m, varied);
+                    columns.clear_padding(num_s, g_rows);
+                    gradients.write_triplet_gradients(edge, spherical, s0, columns, g_rows, varied ? sph_dot : sph,
+                                                      varied ? m_dot : m, varied);
                 }
             }
         }
@@ -429,7 +430,7 @@ gemnet_mask_units(const T* values, const RowPartition<I> partition, const I* __r
     const WorkUnit<I> unit{partition.piece(s), triplet_offsets, atom_order};
     bool any = false;
     for (int j = lane; s < partition.num_pieces && j < unit.edges(); j += 32) {
-        any = any || unit.get_edge(j).size > 0;
+        any = any || unit.get_edge_triplets(j).size > 0;
     }
     any = __any_sync(0xffffffffu, any);
     for (int j = lane; s < partition.num_pieces && j < width; j += 32) {
@@ -452,7 +453,7 @@ gemnet_embed_triplets(const T* __restrict__ left, const T* __restrict__ r, const
     const StagedRows<T, rows> stage{loaded, offsets};
     const TripletIndex<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
-    const RowChunk<I> edge = partition.piece(first + s);
+    const RowPiece<I> edge = partition.piece(first + s);
     for (int c0 = 0; c0 < num_y; c0 += 32 * cols) {
         const LaneColumns<cols> columns{c0 + int(threadIdx.x), num_y};
         bool add = false;
@@ -468,15 +469,15 @@ gemnet_embed_triplets(const T* __restrict__ left, const T* __restrict__ r, const
                         factor[y][z] = matrix[columns.at(z) * y_stride + min(x0 + y, num_x - 1) * x_stride];
                     }
                 }
-                columns.clear_beyond(num_x - x0, factor);
+                columns.clear_padding(num_x - x0, factor);
                 for (int t0 = 0; t0 < edge.size; t0 += step) {
                     const int here = min(step, edge.size - t0);
                     const auto triplet = [&](int x) { return order.triplet(edge.begin + t0 + x); };
-                    stage.load(
+                    stage.load_rows_and_offsets(
                         here, num_x - x0, values + x0, [&](int x) { return triplet(x) * num_x; },
                         [&](int x) { return triplet(x) * num_y; });
-                    stage.for_each_product(here, factor, [&](int, auto& sums, const auto& offset) {
-                        columns.store_or_add(out, offset, add, sums);
+                    stage.for_each_row_product(here, factor, [&](int, auto& sums, const auto& offset) {
+                        columns.store_or_add_rows(out, offset, add, sums);
                     });
                 }
             }
@@ -495,13 +496,13 @@ gemnet_sum_outer_products(const T* __restrict__ left, const T* __restrict__ righ
     const StagedRows<T, rows> stage{loaded, offsets};
     const TripletIndex<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
-    const RowChunk<I> edge = partition.piece(first + s);
+    const RowPiece<I> edge = partition.piece(first + s);
     const auto triplet = [&](int x) { return order.triplet(edge.begin + x); };
     for (int c0 = 0; c0 < num_y; c0 += 32 * cols) {
         const LaneColumns<cols> columns{c0 + int(threadIdx.x), num_y};
         for (int z0 = 0; z0 < num_z; z0 += rows) {
             T sum[rows][cols] = {};
-            add_product(
+            add_matrix_product(
                 stage, edge.size, num_z - z0, right + z0, [&](int x) { return triplet(x) * num_z; }, left,
                 [&](int x) { return triplet(x) * num_y; }, columns, sum);
             T* const target = out + s * num_y * num_z + z0;

@@ -33,7 +33,8 @@ template <int cols> struct LaneColumns {
 
     // Writes the lane's columns of `count` rows, or adds them if `add`. Row number u is `offset[u]` bytes after `to`.
     template <int count, class T>
-    __device__ void store_or_add(T* to, const long long (&offset)[count], bool add, T (&values)[count][cols]) const {
+    __device__ void store_or_add_rows(T* to, const long long (&offset)[count], bool add,
+                                      T (&values)[count][cols]) const {
 #pragma unroll
         for (int z = 0; z < cols; z++) {
             if (has(z)) {
@@ -53,7 +54,7 @@ template <int cols> struct LaneColumns {
     }
 
     // Sets rows num_y, num_y + 1, ... and columns beyond the last one to zero.
-    template <class T, int rows> __device__ void clear_beyond(int num_y, T (&matrix)[rows][cols]) const {
+    template <class T, int rows> __device__ void clear_padding(int num_y, T (&matrix)[rows][cols]) const {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
             if (y >= num_y) {
@@ -77,7 +78,7 @@ template <int cols> struct LaneColumns {
 
 // values[z] = sum over y of column[y] matrix[y][z].
 template <class T, int rows, int cols>
-__device__ void multiply_column(const T* column, const T (&matrix)[rows][cols], T (&values)[cols]) {
+__device__ void multiply_vector_by_matrix(const T* column, const T (&matrix)[rows][cols], T (&values)[cols]) {
     T factor[rows];
     read(column, factor);
 #pragma unroll
@@ -104,8 +105,8 @@ template <class T, int rows> struct StagedRows {
     // row x of the other matrix at offset right_offset(x). The remaining rows repeat row num_x - 1. If `from` is null,
     // loads only the offsets.
     template <class LeftOffset, class RightOffset>
-    __device__ void load(int num_x, int num_y, const T* from, const LeftOffset& left_offset,
-                         const RightOffset& right_offset) const {
+    __device__ void load_rows_and_offsets(int num_x, int num_y, const T* from, const LeftOffset& left_offset,
+                                          const RightOffset& right_offset) const {
         const int lane = int(threadIdx.x), row = min(lane, num_x - 1), y = lane % rows;
         __syncwarp();
         if (lane < step) {
@@ -126,7 +127,8 @@ template <class T, int rows> struct StagedRows {
 
     // sum[y][z] += sum over rows i = x, ..., x + count - 1 of left[i, y] right[i, columns.at(z)].
     template <int count, int cols>
-    __device__ void add_products(int x, const T* right, const LaneColumns<cols>& columns, T (&sum)[rows][cols]) const {
+    __device__ void add_outer_products(int x, const T* right, const LaneColumns<cols>& columns,
+                                       T (&sum)[rows][cols]) const {
         long long offset[count];
         T r[count][cols];
         read(right_offsets() + x, offset);
@@ -148,7 +150,7 @@ template <class T, int rows> struct StagedRows {
     // Calls use(x, values, offset) for groups of rows x, x + 1, ... < num_x: values[u] is the product of row x + u of
     // `left` and the matrix, and row x + u of the other matrix is at offset[u].
     template <int cols, class Use>
-    __device__ void for_each_product(int num_x, const T (&matrix)[rows][cols], const Use& use) const {
+    __device__ void for_each_row_product(int num_x, const T (&matrix)[rows][cols], const Use& use) const {
         int x = 0;
 #pragma unroll 1
         for (; x + unroll <= num_x; x += unroll) {
@@ -168,33 +170,33 @@ private:
         read(right_offsets() + x, offset);
 #pragma unroll
         for (int u = 0; u < count; u++) {
-            multiply_column(left + (x + u) * rows, matrix, values[u]);
+            multiply_vector_by_matrix(left + (x + u) * rows, matrix, values[u]);
         }
         use(x, values, offset);
     }
 };
 
-// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with offsets as in StagedRows::load. Rows
-// num_y, num_y + 1, ... of `sum` and columns beyond the last one are undefined. Runs of `step` terms are summed
-// separately, to avoid long chains of additions.
+// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with offsets as in
+// StagedRows::load_rows_and_offsets. Rows num_y, num_y + 1, ... of `sum` and columns beyond the last one are undefined.
+// Runs of `step` terms are summed separately, to avoid long chains of additions.
 template <class T, int rows, int cols, class LeftOffset, class RightOffset>
-__device__ void add_product(const StagedRows<T, rows>& stage, int num_x, int num_y, const T* left,
-                            const LeftOffset& left_offset, const T* right, const RightOffset& right_offset,
-                            const LaneColumns<cols>& columns, T (&sum)[rows][cols]) {
+__device__ void add_matrix_product(const StagedRows<T, rows>& stage, int num_x, int num_y, const T* left,
+                                   const LeftOffset& left_offset, const T* right, const RightOffset& right_offset,
+                                   const LaneColumns<cols>& columns, T (&sum)[rows][cols]) {
     for (int x0 = 0; x0 < num_x; x0 += step) {
         const int here = min(step, num_x - x0);
-        stage.load(
+        stage.load_rows_and_offsets(
             here, num_y, left, [&](int x) { return left_offset(x0 + x); },
             [&](int x) { return right_offset(x0 + x); });
         T part[rows][cols] = {};
         int x = 0;
 #pragma unroll 1
         for (; x + unroll <= here; x += unroll) {
-            stage.template add_products<unroll>(x, right, columns, part);
+            stage.template add_outer_products<unroll>(x, right, columns, part);
         }
 #pragma unroll 1
         for (; x < here; x++) {
-            stage.template add_products<1>(x, right, columns, part);
+            stage.template add_outer_products<1>(x, right, columns, part);
         }
         add_elementwise(sum, part);
     }

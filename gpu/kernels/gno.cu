@@ -27,11 +27,11 @@ gno_hidden(const KernelNetwork<T> network, long long first, long long count, int
     if (e < count) {
         T value[1];
         if (a_dot != nullptr && k < hidden) {
-            network.compute_units(true, first + e, k, value);
+            network.compute_hidden_units(true, first + e, k, value);
             a_dot[e * stride + k] = value[0];
         }
         if (a != nullptr && k <= hidden) {
-            network.compute_units(false, first + e, k, value);
+            network.compute_hidden_units(false, first + e, k, value);
             a[e * stride + k] = k < hidden ? value[0] : T(1);
         }
         if (xi != nullptr && k <= d) {
@@ -49,7 +49,7 @@ gno_zero_inactive(const KernelNetwork<T> network, long long first, long long cou
     const long long e = i / hidden;
     const int k = int(i - e * hidden);
     T z[1];
-    if (e < count && network.compute_units(false, first + e, k, z) == 0) {
+    if (e < count && network.compute_hidden_units(false, first + e, k, z) == 0) {
         for (int copy = 0; copy < copies; copy++) {
             s[(e * copies + copy) * hidden + k] = T(0);
         }
@@ -93,7 +93,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const unsigned tiles = (num_y + (4 << y_bits) - 1) / (4 << y_bits);
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
-    const RowChunk<I> piece = partition.piece(s);
+    const RowPiece<I> piece = partition.piece(s);
     TreeSum<T, 3, 4> total[4];
     int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
@@ -148,7 +148,7 @@ gno_sum_outer_products(const T* __restrict__ g, const T* __restrict__ h, const R
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
     const long long s = (long long)(blockIdx.x / tiles) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
-    const RowChunk<I> piece = partition.piece(s);
+    const RowPiece<I> piece = partition.piece(s);
     Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
 #pragma unroll

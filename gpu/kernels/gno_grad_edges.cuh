@@ -9,8 +9,8 @@
 // or piece. Four features with number f / 4 are at number f / 4 ^ k % 8 of row k, so that neither rows nor columns
 // share a bank.
 template <class S, bool whole, class T>
-__device__ void compute_q(const T* v, const T* g, int pieces, int units, int k0, int f0, int f_in, int f_out,
-                          bool wide, T* q) {
+__device__ void compute_moment_cotangents(const T* v, const T* g, int pieces, int units, int k0, int f0, int f_in,
+                                          int f_out, bool wide, T* q) {
     const int p = lane_of_warp() / 8, f = lane_of_warp() % 8, width = whole ? S::features : min(S::features, f_in - f0);
     for (int k = warp_of_block(); k < S::units; k += S::warps) {
         const T* of_feature = v + ((long long)(k0 + k) * f_in + f0 + f) * f_out;
@@ -52,8 +52,8 @@ __device__ void compute_q(const T* v, const T* g, int pieces, int units, int k0,
 
 // to_source[p, f] (+)= sum over k of a[k] q[k, f] for a warp's edges; the first sums start with bias[f] if `has_bias`.
 template <class S, bool whole, class T, class I>
-__device__ void add_to_source(const EdgeChunk<I>& chunk, const EdgeTile<S, T>& tile, const T* q,
-                              bool has_bias, const T* bias, bool fresh, T* to_source) {
+__device__ void add_source_gradients(const EdgeChunk<I>& chunk, const EdgeTile<S, T>& tile, const T* q,
+                                     bool has_bias, const T* bias, bool fresh, T* to_source) {
     const int e = lane_of_warp() / 8, group = lane_of_warp() % 8, f = chunk.f0 + group * 4;
     T sum[S::depth / 4][4] = {};
 #pragma unroll
@@ -93,7 +93,8 @@ __device__ void add_to_source(const EdgeChunk<I>& chunk, const EdgeTile<S, T>& t
 
 // s[e, k] = sum over f of q[k, f] h[e, f] where the unit is active, else 0, for a warp's edges; s replaces the units.
 template <class S, class T>
-__device__ void compute_s(const EdgeTile<S, T>& tile, const T* q, const unsigned char* active, int width) {
+__device__ void compute_unit_cotangents(const EdgeTile<S, T>& tile, const T* q, const unsigned char* active,
+                                        int width) {
     const int e = lane_of_warp() / 8, k = lane_of_warp() % 8;
     const T* const left_rows = tile.features + e * S::feature_stride;
     const T* const right_rows = q + k * S::features;
@@ -134,8 +135,8 @@ __device__ void compute_s(const EdgeTile<S, T>& tile, const T* q, const unsigned
 
 // to_coords[p, c] (+)= sum over k of weights[c, k0 + k] s[e, k] for a warp's edges.
 template <class S, class T, class I>
-__device__ void add_to_coords(const EdgeChunk<I>& chunk, const T* s, const T* weights, int d, int hidden, bool fresh,
-                              T* to_coords) {
+__device__ void add_coord_gradients(const EdgeChunk<I>& chunk, const T* s, const T* weights, int d, int hidden,
+                                    bool fresh, T* to_coords) {
     const bool wide = hidden % 4 == 0 && is_aligned(weights);
     const int e = lane_of_warp() % S::depth;
     for (int c = lane_of_warp() / S::depth; c < d; c += S::slots) {
@@ -158,8 +159,8 @@ __device__ void add_to_coords(const EdgeChunk<I>& chunk, const T* s, const T* we
 // to_params[c, k0 + k] (+)= sum over e of s[e, k] xi[row, c] for a warp's edges; xi[row, d] is 1, or absent without
 // `bias`.
 template <class S, class T, class I>
-__device__ void add_to_params(const EdgeChunk<I>& chunk, const T* s, const T* xi, const I* edge_ids, int d,
-                              int hidden, int bias, bool fresh, T* xi_tile, T* to_params) {
+__device__ void add_param_gradients(const EdgeChunk<I>& chunk, const T* s, const T* xi, const I* edge_ids, int d,
+                                    int hidden, int bias, bool fresh, T* xi_tile, T* to_params) {
     const int lane = lane_of_warp(), k = lane % 8 * 2;
     for (int c0 = 0; c0 <= d; c0 += 4) {
         for (int i = lane; i < S::depth * 4; i += 32) {
@@ -198,7 +199,7 @@ __device__ void add_to_params(const EdgeChunk<I>& chunk, const T* s, const T* xi
 
 // q[f] = sum over o of g[o] b_v[f0 + f, o] for the features of a slab, by a warp.
 template <class S, class T>
-__device__ void multiply_by_bias(const T* g, const T* b_v, int f0, int f_in, int f_out, bool wide, T* q) {
+__device__ void multiply_gradients_by_bias(const T* g, const T* b_v, int f0, int f_in, int f_out, bool wide, T* q) {
     const int f = f0 + lane_of_warp() % 8 * 4;
     T sum[4] = {};
     for (int o = lane_of_warp() / 8 * 4; o < f_out; o += 16) {
@@ -250,18 +251,18 @@ __device__ void compute_grad_edges(const KernelNetwork<T>& network, const T* v_h
             const int units = min(S::units, hidden - k0), width = min(S::features, f_in - f0);
             const bool whole = is_whole_slab<S>(network, k0, f0, f_in);
             if (whole && wide && pieces == S::pieces) {
-                compute_q<S, true>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
+                compute_moment_cotangents<S, true>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
             } else {
-                compute_q<S, false>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
+                compute_moment_cotangents<S, false>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
             }
             __syncthreads();
             for (int p = warp_of_block(); p < pieces; p += S::warps) {
-                const RowChunk<I> piece = of_warp.at(p);
+                const RowPiece<I> piece = of_warp.at(p);
                 const T* const q = slabs + p * S::piece_stride;
                 const bool has_bias = !dot && k0 == 0;
                 if (to_source != nullptr && has_bias) {
                     const T* const b_v = v_hat + (long long)(hidden) * f_in * f_out;
-                    multiply_by_bias<S>(g + p * f_out, b_v, f0, f_in, f_out, wide, of_bias);
+                    multiply_gradients_by_bias<S>(g + p * f_out, b_v, f0, f_in, f_out, wide, of_bias);
                 }
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
                     const int edges = min(S::depth, piece.size - e0);
@@ -274,22 +275,23 @@ __device__ void compute_grad_edges(const KernelNetwork<T>& network, const T* v_h
                     __syncwarp();
                     const bool fresh = !add_source && k0 == 0;
                     if (to_source != nullptr && whole) {
-                        add_to_source<S, true>(chunk, tile, q, has_bias, of_bias, fresh, to_source);
+                        add_source_gradients<S, true>(chunk, tile, q, has_bias, of_bias, fresh, to_source);
                     } else if (to_source != nullptr) {
-                        add_to_source<S, false>(chunk, tile, q, has_bias, of_bias, fresh, to_source);
+                        add_source_gradients<S, false>(chunk, tile, q, has_bias, of_bias, fresh, to_source);
                     }
                     if (h != nullptr) {
-                        compute_s<S>(tile, q, active, width);
+                        compute_unit_cotangents<S>(tile, q, active, width);
                     }
                     if (to_coords != nullptr) {
                         const bool fresh = !add_coords && k0 == 0 && f0 == 0;
-                        add_to_coords<S>(chunk, tile.units, weights, d, hidden, fresh, to_coords);
+                        add_coord_gradients<S>(chunk, tile.units, weights, d, hidden, fresh, to_coords);
                     }
                     if (to_params != nullptr) {
                         T* const of_piece = to_params + (s0 + p) * (d + 1) * hidden;
                         T* const xi_tile = xi_tiles + warp_of_block() * S::depth * 4;
                         const bool fresh = !add_params && e0 == 0 && f0 == 0;
-                        add_to_params<S>(chunk, tile.units, xi, edge_ids, d, hidden, bias, fresh, xi_tile, of_piece);
+                        add_param_gradients<S>(chunk, tile.units, xi, edge_ids, d, hidden, bias, fresh, xi_tile,
+                                               of_piece);
                     }
                     __syncwarp();
                 }

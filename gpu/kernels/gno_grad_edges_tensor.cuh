@@ -4,12 +4,13 @@
 #include "gno_grad_edges.cuh"
 #include "gno_message_tensor.cuh"
 
-// The distance between the pieces of a slab of Q, which is stored as by compute_q. In the slab with the first units,
-// row 16 is for b_v.
+// The distance between the pieces of a slab of Q, which is stored as by compute_moment_cotangents. In the slab
+// with the first units, row 16 is for b_v.
 constexpr int q_stride = 17 * 32 + 4;
 
 // Recomputes elements of a row of the slab that are not finite, without tensor cores; `v` is the row of V^.
-__device__ inline void recompute_q(const float* v, const float* g, int pieces, int k, int width, int f_out, float* q) {
+__device__ inline void recompute_moment_cotangents(const float* v, const float* g, int pieces, int k, int width,
+                                                   int f_out, float* q) {
     __syncwarp();
 #pragma unroll 1
     for (int i = lane_of_warp(); i < pieces * 32; i += 32) {
@@ -27,8 +28,9 @@ __device__ inline void recompute_q(const float* v, const float* g, int pieces, i
 
 // Computes the slab. The rows of left tiles are pieces, and `v_parts` are right tiles whose depth is o. The results for
 // pieces beyond the last one are arbitrary.
-__device__ inline void compute_q_tensor(const float* v, const int* v_parts, const float* g, const int* g_parts,
-                                        int pieces, const SlabRows& rows, int f0, int f_in, int f_out, float* q) {
+__device__ inline void compute_moment_cotangents_tensor(const float* v, const int* v_parts, const float* g,
+                                                        const int* g_parts, int pieces, const SlabRows& rows, int f0,
+                                                        int f_in, int f_out, float* q) {
     const int steps = (f_out + 15) / 16, pairs = (f_in + 15) / 16, stride = groups_of(f_out) * group_words;
     const int p = lane_of_warp() / 4, group = lane_of_warp() % 4;
     const int* const first = g_parts + min(p, pieces - 1) * stride + group * group_words;
@@ -40,7 +42,7 @@ __device__ inline void compute_q_tensor(const float* v, const int* v_parts, cons
         const int* parts = v_parts + ((long long)(of_v) * steps * pairs + f0 / 16) * pair_words;
         for (int step = 0; step < (k < rows.units || k == 16 ? steps : 0); step++, parts += pairs * pair_words) {
             const int at = step * 4 * group_words;
-            const LeftParts left = load_left_groups(first + at, second + at);
+            const LeftParts left = load_left_parts(first + at, second + at);
             multiply_add_pair(left, parts, sum[0]);
             if (f0 + 16 < f_in) {
                 multiply_add_pair(left, parts + pair_words, sum[1]);
@@ -54,13 +56,13 @@ __device__ inline void compute_q_tensor(const float* v, const int* v_parts, cons
         }
         if (any_not_finite(sum[0]) || any_not_finite(sum[1])) {
             const float* const row = v + ((long long)(of_v) * f_in + f0) * f_out;
-            recompute_q(row, g, pieces, k, min(32, f_in - f0), f_out, q);
+            recompute_moment_cotangents(row, g, pieces, k, min(32, f_in - f0), f_out, q);
         }
     }
 }
 
 // The slab of Q of one piece.
-struct PieceQ {
+struct PieceMomentCotangents {
     const float* q;
 
     // Four features from number 4 group on.
@@ -68,10 +70,10 @@ struct PieceQ {
 };
 
 // Right tiles of the features 4 col + j; the depth are units, of which a lane has 4 (lane % 4) ...
-struct QTilesByUnit {
+struct CotangentTilesByUnit {
     RightParts right[4];
 
-    __device__ explicit QTilesByUnit(const PieceQ& q) {
+    __device__ explicit CotangentTilesByUnit(const PieceMomentCotangents& q) {
         float x[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -86,10 +88,10 @@ struct QTilesByUnit {
 
 // Right tiles of the units tensor_pair_col(col, t); the depth are features, of which a lane has 16 step +
 // 4 (lane % 4) ...
-struct QTilesByFeature {
+struct CotangentTilesByFeature {
     RightParts right[2][2];
 
-    __device__ explicit QTilesByFeature(const PieceQ& q) {
+    __device__ explicit CotangentTilesByFeature(const PieceMomentCotangents& q) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int step = i / 2, t = i % 2;
@@ -111,12 +113,12 @@ template <class I> struct PieceEdges {
 
     // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted
     // if to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
-    __device__ unsigned add_to_source_and_get_active(bool dot, const I* edge_ids, const PieceQ& q,
-                                                     const QTilesByUnit& of_q, bool bias, bool fresh,
-                                                     float* to_source) const {
+    __device__ unsigned add_source_gradients_and_get_active(bool dot, const I* edge_ids, const PieceMomentCotangents& q,
+                                                            const CotangentTilesByUnit& of_q, bool bias, bool fresh,
+                                                            float* to_source) const {
         const long long row[2] = {edge_ids[position(0)], edge_ids[position(1)]};
         float units[2][4], sum[4][4] = {};
-        const unsigned active = network.compute_units(dot, row, chunk.k0 + lane_of_warp() % 4 * 4, units);
+        const unsigned active = network.compute_hidden_units(dot, row, chunk.k0 + lane_of_warp() % 4 * 4, units);
         if (to_source == nullptr) {
             return active;
         }
@@ -159,10 +161,11 @@ template <class I> struct PieceEdges {
 
     // s[e, k] = sum over f of q[k, f] h[e, f] if the unit is active, else 0; bit 4 i + j of `active` is of edge i and
     // unit 4 (lane % 4) + j. `stride` is between rows of s.
-    __device__ void compute_s(const float* h, const int* h_parts, const I* indices, const PieceQ& q,
-                              const QTilesByFeature& of_q, unsigned active, int stride, float* s) const {
+    __device__ void compute_unit_cotangents(const float* h, const int* h_parts, const I* indices,
+                                            const PieceMomentCotangents& q, const CotangentTilesByFeature& of_q,
+                                            unsigned active, int stride, float* s) const {
         if (chunk.edges <= 0) {
-            zero_s(stride, s);
+            zero_unit_cotangents(stride, s);
             return;
         }
         const I source[2] = {indices[position(0)], indices[position(1)]};
@@ -173,7 +176,7 @@ template <class I> struct PieceEdges {
 #pragma unroll
         for (int step = 0; step < 2; step++) {
             const int at = step * 4 * group_words;
-            const LeftParts left = load_left_groups(of_edge[0] + at, of_edge[1] + at);
+            const LeftParts left = load_left_parts(of_edge[0] + at, of_edge[1] + at);
 #pragma unroll
             for (int t = 0; t < 2; t++) {
                 multiply_add(left, of_q.right[step][t], sum[t]);
@@ -192,12 +195,12 @@ template <class I> struct PieceEdges {
         }
         __syncwarp();
         if (any_not_finite(sum)) {
-            recompute_s(h, source, q, stride, s);
+            recompute_unit_cotangents(h, source, q, stride, s);
         }
     }
 
 private:
-    __device__ static void zero_s(int stride, float* s) {
+    __device__ static void zero_unit_cotangents(int stride, float* s) {
         for (int i = lane_of_warp(); i < 16 * stride; i += 32) {
             s[i] = 0.0f;
         }
@@ -205,7 +208,7 @@ private:
     }
 
     // Adds the sums that were not finite, without tensor cores.
-    __device__ void add_recomputed_sums(unsigned again, bool dot, const I* edge_ids, const PieceQ& q,
+    __device__ void add_recomputed_sums(unsigned again, bool dot, const I* edge_ids, const PieceMomentCotangents& q,
                                         float* to_source) const {
 #pragma unroll 1
         for (int n = 0; again >> n != 0; n++) {
@@ -217,7 +220,7 @@ private:
             float total = 0.0f;
             for (int k = 0; k < chunk.units; k++) {
                 float unit[1];
-                network.compute_units(dot, edge_ids[position], chunk.k0 + k, unit);
+                network.compute_hidden_units(dot, edge_ids[position], chunk.k0 + k, unit);
                 total += unit[0] * q.at(k, group)[n % 4];
             }
             to_source[(long long)(position) * chunk.f_in + f] += total;
@@ -225,7 +228,8 @@ private:
     }
 
     // Recomputes the sums that are not finite, without tensor cores.
-    __device__ void recompute_s(const float* h, const I (&source)[2], const PieceQ& q, int stride, float* s) const {
+    __device__ void recompute_unit_cotangents(const float* h, const I (&source)[2], const PieceMomentCotangents& q,
+                                              int stride, float* s) const {
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {
             const int k = lane_of_warp() % 4 * 4 + i % 4;
@@ -268,37 +272,38 @@ __device__ void compute_grad_edges_tensor(const KernelNetwork<T>& network, const
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
             const SlabRows rows(k0, hidden, !dot && to_source != nullptr);
-            compute_q_tensor(v_hat, v_parts, g, g_parts, pieces, rows, f0, f_in, f_out, slabs);
+            compute_moment_cotangents_tensor(v_hat, v_parts, g, g_parts, pieces, rows, f0, f_in, f_out, slabs);
             __syncthreads();
             for (int p = warp_of_block(); p < pieces; p += S::warps) {
-                const RowChunk<I> piece = of_warp.at(p);
-                const PieceQ q{slabs + p * q_stride};
+                const RowPiece<I> piece = of_warp.at(p);
+                const PieceMomentCotangents q{slabs + p * q_stride};
                 const auto edges = [&](int e0) -> PieceEdges<I> {
                     return {network, {piece.begin + I(e0), min(S::depth, piece.size - e0), k0, rows.units, f0, f_in}};
                 };
-                const QTilesByUnit by_unit(q);
+                const CotangentTilesByUnit by_unit(q);
 #pragma unroll 1
                 for (int e0 = 0; e0 < piece.size; e0 += S::depth) {
-                    active[e0 / 16 * THREADS] = (unsigned char)(edges(e0).add_to_source_and_get_active(
+                    active[e0 / 16 * THREADS] = (unsigned char)(edges(e0).add_source_gradients_and_get_active(
                         dot, edge_ids, q, by_unit, rows.bias, !add_source && k0 == 0, to_source));
                 }
                 if (h == nullptr) {
                     continue;
                 }
-                const QTilesByFeature by_feature(q);
+                const CotangentTilesByFeature by_feature(q);
 #pragma unroll 1
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
                     const PieceEdges<I> of_chunk = edges(e0);
-                    of_chunk.compute_s(h, h_parts, indices, q, by_feature, active[e0 / 16 * THREADS], S::unit_stride,
-                                       s);
+                    of_chunk.compute_unit_cotangents(h, h_parts, indices, q, by_feature, active[e0 / 16 * THREADS],
+                                                     S::unit_stride, s);
                     if (to_coords != nullptr) {
                         const bool fresh = !add_coords && k0 == 0 && f0 == 0;
-                        add_to_coords<S>(of_chunk.chunk, s, weights, d, hidden, fresh, to_coords);
+                        add_coord_gradients<S>(of_chunk.chunk, s, weights, d, hidden, fresh, to_coords);
                     }
                     if (to_params != nullptr) {
                         T* const of_piece = to_params + (s0 + p) * (d + 1) * hidden;
                         const bool fresh = !add_params && e0 == 0 && f0 == 0;
-                        add_to_params<S>(of_chunk.chunk, s, xi, edge_ids, d, hidden, bias, fresh, xi_tile, of_piece);
+                        add_param_gradients<S>(of_chunk.chunk, s, xi, edge_ids, d, hidden, bias, fresh, xi_tile,
+                                               of_piece);
                     }
                     __syncwarp();
                 }

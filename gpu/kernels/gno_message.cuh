@@ -37,11 +37,11 @@ template <class I> struct WarpPieces {
 
     __device__ WarpPieces(const RowPartition<I>& partition, long long first, int count) {
         const int p = lane_of_warp() % 16;
-        const RowChunk<I> piece = partition.piece(first + p);
+        const RowPiece<I> piece = partition.piece(first + p);
         begin = piece.begin;
         size = p < count ? piece.size : 0;
     }
-    __device__ RowChunk<I> at(int p) const {
+    __device__ RowPiece<I> at(int p) const {
         return {I(0), __shfl_sync(0xffffffffu, begin, p), __shfl_sync(0xffffffffu, size, p)};
     }
 };
@@ -74,7 +74,8 @@ template <class S, class T> struct EdgeTile {
         T run[S::lane_units] = {};
         unsigned bits = 0;
         if (e < chunk.edges) {
-            bits = network.template compute_units<whole>(dot, edge_ids[chunk.position + I(e)], chunk.k0 + k, run);
+            bits = network.template compute_hidden_units<whole>(dot, edge_ids[chunk.position + I(e)], chunk.k0 + k,
+                                                                run);
         }
         write(units + e * S::unit_stride + k, run);
         return bits;
@@ -118,7 +119,7 @@ template <bool known> struct CompileTimeBool {
 };
 
 // Computes moments of pieces. A null pointer h_by_a or h_by_a_dot omits a term.
-template <class S, class T, class I> struct Moments {
+template <class S, class T, class I> struct MomentCalculator {
     const KernelNetwork<T>& network;
     const I* indices;
     const I* edge_ids;
@@ -128,16 +129,16 @@ template <class S, class T, class I> struct Moments {
     EdgeTile<S, T> tile;
 
     // t[k, f] = sum over a piece's edges of a^[k0 + k] h_by_a[f0 + f] + a_dot[k0 + k] h_by_a_dot[f0 + f], by a warp.
-    __device__ void compute(const RowChunk<I>& piece, int k0, int f0, T* t) const {
+    __device__ void compute_piece_moments(const RowPiece<I>& piece, int k0, int f0, T* t) const {
         if (is_whole_slab<S>(network, k0, f0, f_in)) {
-            compute_slab<true>(piece, k0, f0, t);
+            compute_slab_moments<true>(piece, k0, f0, t);
         } else {
-            compute_slab<false>(piece, k0, f0, t);
+            compute_slab_moments<false>(piece, k0, f0, t);
         }
     }
 
 private:
-    template <bool whole> __device__ void compute_slab(const RowChunk<I>& piece, int k0, int f0, T* t) const {
+    template <bool whole> __device__ void compute_slab_moments(const RowPiece<I>& piece, int k0, int f0, T* t) const {
         const int lane = lane_of_warp(), row = lane / 8 * 4, col = lane % 8 * 4;
         const int units = whole ? S::units : min(S::units, network.hidden - k0);
         const int width = whole ? S::features : min(S::features, f_in - f0);
@@ -158,7 +159,7 @@ private:
                 if (units > 0) {
                     add_edge_products(edges, row, col, part);
                     if ((e0 + S::depth) % 16 == 0 || e0 + S::depth >= piece.size) {
-                        add_part(part, fresh, units - row, width - col, target);
+                        flush_part_to_moments(part, fresh, units - row, width - col, target);
                         fresh = false;
                     }
                 }
@@ -175,7 +176,7 @@ private:
             add_term(CompileTimeBool<true>{}, h_by_a_dot);
         }
         if (fresh) {
-            add_part(part, fresh, units - row, width - col, target);
+            flush_part_to_moments(part, fresh, units - row, width - col, target);
         }
         if (units < S::units) {
             t[units * S::features + lane] = lane < width ? ones : T(0);
@@ -213,7 +214,7 @@ private:
     }
 
     // Adds `part` to a matrix in shared memory, with zeros beyond the last column, and clears `part`.
-    static __device__ void add_part(T (&part)[4][4], bool fresh, int rows, int cols, T* t) {
+    static __device__ void flush_part_to_moments(T (&part)[4][4], bool fresh, int rows, int cols, T* t) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             T before[4] = {};
@@ -235,8 +236,8 @@ private:
 // total[i][j] += sum over the rows k < `rows` of this warp and over f of t[p, k, f] V^[k0 + k, f0 + f, o + j] for the
 // pieces p = lane / 8 + 4 i and columns from o = o0 + lane % 8 * 4 on.
 template <class S, bool whole, class T>
-__device__ void multiply_by_v(const T* t, const T* v_hat, int rows, int k0, int f0, int f_in, int o0, int f_out,
-                              bool wide, T (&total)[S::lane_pieces][4]) {
+__device__ void multiply_moments_by_v(const T* t, const T* v_hat, int rows, int k0, int f0, int f_in, int o0, int f_out,
+                                      bool wide, T (&total)[S::lane_pieces][4]) {
     const int p = lane_of_warp() / 8, o = o0 + lane_of_warp() % 8 * 4;
     const int width = whole ? S::features : min(S::features, f_in - f0);
     for (int k = warp_of_block(); k < rows; k += S::warps) {
@@ -272,7 +273,8 @@ __device__ void compute_message(const KernelNetwork<T>& network, const T* v_hat,
     using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
-    const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
+    const MomentCalculator<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in,
+                                            EdgeTile<S, T>(buffer)};
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const WarpPieces<I> pieces(partition, s0, S::pieces);
     const int last_row = network.hidden + (h_by_a != nullptr);  // end of the rows with moments
@@ -286,15 +288,15 @@ __device__ void compute_message(const KernelNetwork<T>& network, const T* v_hat,
         for (int k0 = 0; k0 < last_row; k0 += S::units) {
             const int rows = min(S::units, last_row - k0);
             for (int p = warp_of_block(); p < S::pieces; p += S::warps) {
-                moments.compute(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
+                moments.compute_piece_moments(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
             }
             __syncthreads();
             for (int o0 = 0; o0 < f_out; o0 += 32) {
                 T total[S::lane_pieces][4] = {};
                 if (wide && f0 + S::features <= f_in && o0 + 32 <= f_out) {
-                    multiply_by_v<S, true>(slabs, v_hat, rows, k0, f0, f_in, o0, f_out, wide, total);
+                    multiply_moments_by_v<S, true>(slabs, v_hat, rows, k0, f0, f_in, o0, f_out, wide, total);
                 } else {
-                    multiply_by_v<S, false>(slabs, v_hat, rows, k0, f0, f_in, o0, f_out, wide, total);
+                    multiply_moments_by_v<S, false>(slabs, v_hat, rows, k0, f0, f_in, o0, f_out, wide, total);
                 }
 #pragma unroll
                 for (int i = 0; i < S::lane_pieces; i++) {
@@ -330,8 +332,8 @@ gno_message(const KernelNetwork<T> network, const T* __restrict__ v_hat, const T
 // products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows k < `rows` of a slab; rows from
 // `used` on have no moments. The same lane computes a sum for all blocks of pieces.
 template <class S, bool whole, class T>
-__device__ void add_products(const T* t, const T* g, int pieces, int rows, int used, int width, int f_out, bool wide,
-                             bool fresh, long long row_stride, T* products) {
+__device__ void add_grad_v_terms(const T* t, const T* g, int pieces, int rows, int used, int width, int f_out,
+                                 bool wide, bool fresh, long long row_stride, T* products) {
     const int f = lane_of_warp() / 4 * 4, o = lane_of_warp() % 4 * 4;
     for (int k = warp_of_block(); k < rows; k += S::warps) {
         for (int o0 = o; o0 < f_out; o0 += 32) {
@@ -377,7 +379,8 @@ __device__ void compute_grad_v(const KernelNetwork<T>& network, const T* h_by_a,
     using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
-    const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
+    const MomentCalculator<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in,
+                                            EdgeTile<S, T>(buffer)};
     const unsigned unit_tiles = (network.hidden + S::units) / S::units;  // tiles of H + 1 rows
     const unsigned feature_tiles = (f_in + S::features - 1) / S::features;
     const int k0 = int(blockIdx.x / feature_tiles % unit_tiles) * S::units;
@@ -393,16 +396,16 @@ __device__ void compute_grad_v(const KernelNetwork<T>& network, const T* h_by_a,
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
         const WarpPieces<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < pieces; p += S::warps) {
-            moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
+            moments.compute_piece_moments(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
         __syncthreads();
         const T* const of_pieces = g + s0 * f_out;
         if (whole) {
-            add_products<S, true>(slabs, of_pieces, pieces, rows, used, width, f_out, wide, s0 == begin, row_stride,
-                                  target);
+            add_grad_v_terms<S, true>(slabs, of_pieces, pieces, rows, used, width, f_out, wide, s0 == begin, row_stride,
+                                      target);
         } else {
-            add_products<S, false>(slabs, of_pieces, pieces, rows, used, width, f_out, wide, s0 == begin, row_stride,
-                                   target);
+            add_grad_v_terms<S, false>(slabs, of_pieces, pieces, rows, used, width, f_out, wide, s0 == begin,
+                                       row_stride, target);
         }
         __syncthreads();
     }

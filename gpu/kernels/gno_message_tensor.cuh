@@ -14,7 +14,7 @@ template <int pad> struct TensorSlabShape {
     static constexpr int piece_stride = (units + 1) * features + pad;
 };
 
-template <class I> struct TensorMoments {
+template <class I> struct TensorMomentCalculator {
     const KernelNetwork<float>& network;
     const I* indices;
     const I* edge_ids;
@@ -24,8 +24,8 @@ template <class I> struct TensorMoments {
     const int* parts_by_a_dot;
     int f_in;
 
-    // Computes t[k, f] as Moments::compute does. If k0 is 0, row 16 becomes the sums of h_by_a.
-    __device__ void compute(const RowChunk<I>& piece, int k0, int f0, float* t) const {
+    // Computes t[k, f] as MomentCalculator::compute_piece_moments does. If k0 is 0, row 16 becomes the sums of h_by_a.
+    __device__ void compute_piece_moments(const RowPiece<I>& piece, int k0, int f0, float* t) const {
         float sum[4][4] = {};
         if (h_by_a != nullptr) {
             add_edge_products<false>(parts_by_a, piece, k0, f0, sum);
@@ -52,7 +52,7 @@ private:
     // Adds to sum[j] the products of 16 units with the features 4 col + j. The depth of a tile is 16 edges of the
     // piece, of which a lane has four consecutive ones.
     template <bool dot>
-    __device__ void add_edge_products(const int* parts, const RowChunk<I>& piece, int k0, int f0,
+    __device__ void add_edge_products(const int* parts, const RowPiece<I>& piece, int k0, int f0,
                                       float (&sum)[4][4]) const {
         const int lane_e = lane_of_warp() % 4 * 4;
         parts += (f0 / 4 + lane_of_warp() / 4) * group_words;
@@ -68,7 +68,7 @@ private:
                 source[i] = sources[at];
             }
             float units[2][4];
-            compute_units<dot>(row, k0, units);
+            compute_hidden_units<dot>(row, k0, units);
             if (e - lane_e + 16 > piece.size) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
@@ -109,21 +109,21 @@ private:
         }
     }
 
-    // Computes a or a_dot of the units k0 + lane / 4 + 8 u of four edges as KernelNetwork::compute_units does. Indices
-    // beyond the last unit are replaced by the last one.
-    template <bool dot> __device__ void compute_units(const I (&row)[4], int k0, float (&units)[2][4]) const {
+    // Computes a or a_dot of the units k0 + lane / 4 + 8 u of four edges as KernelNetwork::compute_hidden_units does.
+    // Indices beyond the last unit are replaced by the last one.
+    template <bool dot> __device__ void compute_hidden_units(const I (&row)[4], int k0, float (&units)[2][4]) const {
         const int last = network.hidden - 1, k = k0 + lane_of_warp() / 4, unit[2] = {min(k, last), min(k + 8, last)};
         float z[2][4];
         load_bias(network.params, unit, z);
-        add_linear(network.params, network.coords, row, unit, z);
+        add_weighted_coords(network.params, network.coords, row, unit, z);
         float a_dot[2][4] = {};
         if constexpr (dot) {
             if (network.params_dot != nullptr) {
                 load_bias(network.params_dot, unit, a_dot);
-                add_linear(network.params_dot, network.coords, row, unit, a_dot);
+                add_weighted_coords(network.params_dot, network.coords, row, unit, a_dot);
             }
             if (network.coords_dot != nullptr) {
-                add_linear(network.params, network.coords_dot, row, unit, a_dot);
+                add_weighted_coords(network.params, network.coords_dot, row, unit, a_dot);
             }
         }
 #pragma unroll
@@ -140,8 +140,8 @@ private:
         }
     }
 
-    __device__ void add_linear(const float* weights, const float* xi, const I (&row)[4], const int (&unit)[2],
-                               float (&sum)[2][4]) const {
+    __device__ void add_weighted_coords(const float* weights, const float* xi, const I (&row)[4], const int (&unit)[2],
+                                        float (&sum)[2][4]) const {
         const float* of_edge[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -158,7 +158,7 @@ private:
     }
 
     // Recomputes moments of the slab that are not finite, without tensor cores.
-    __device__ void recompute_moments(const RowChunk<I>& piece, int k0, int f0, float* t) const {
+    __device__ void recompute_moments(const RowPiece<I>& piece, int k0, int f0, float* t) const {
 #pragma unroll 1
         for (int i = lane_of_warp(); i < 16 * 32; i += 32) {
             const int k = k0 + i / 32, f = f0 + i % 32;
@@ -172,7 +172,7 @@ private:
                 const float* const h = dot ? h_by_a_dot : h_by_a;
                 for (int e = 0; e < piece.size; e++) {
                     float unit[1];
-                    network.compute_units(dot, edge_ids[piece.begin + I(e)], k, unit);
+                    network.compute_hidden_units(dot, edge_ids[piece.begin + I(e)], k, unit);
                     total.add(unit[0] * h[(long long)(indices[piece.begin + I(e)]) * f_in + f], terms++);
                 }
             }
@@ -181,7 +181,7 @@ private:
     }
 
     // sums[f] = sum over the edges of h_by_a[f0 + f].
-    __device__ void sum_features(const RowChunk<I>& piece, int f0, float* sums) const {
+    __device__ void sum_features(const RowPiece<I>& piece, int f0, float* sums) const {
         const int f = lane_of_warp() % 8 * 4, count = f_in - f0 - f;
         float total[1][4] = {};
 #pragma unroll 1
@@ -231,8 +231,8 @@ struct SlabRows {
 // Adds to sum[q] the products of this warp's rows of a slab with V^, for 16 columns from o0 + 16 q on. The rows of left
 // tiles are pieces.
 template <int stride>
-__device__ void multiply_slab(const float* t, const int* v_parts, const SlabRows& rows, int f0, int f_in, int o0,
-                              int f_out, float (&sum)[2][2][4]) {
+__device__ void multiply_slab_by_v(const float* t, const int* v_parts, const SlabRows& rows, int f0, int f_in, int o0,
+                                   int f_out, float (&sum)[2][2][4]) {
     const int steps = (f_in + 15) / 16, pairs = (f_out + 15) / 16, row = lane_of_warp() / 4;
     for (int i = warp_of_block(); i < rows.count(); i += THREADS / 32) {
         const float* from = t + row * stride + rows.of_slab(i) * 32 + lane_of_warp() % 4 * 4;
@@ -281,7 +281,7 @@ __device__ inline void recompute_row_product(const float* t, const float* v_hat,
 }
 
 template <class T, class I>
-__device__ void compute_message_tensor(const TensorMoments<I>& moments, const T* v_hat, const int* v_parts,
+__device__ void compute_message_tensor(const TensorMomentCalculator<I>& moments, const T* v_hat, const int* v_parts,
                                        const RowPartition<I>& partition, int f_out, int add, T* out, T* overflow) {
     using S = TensorSlabShape<16>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
@@ -298,12 +298,12 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
             const SlabRows rows(k0, hidden, moments.h_by_a != nullptr);
             for (int p = warp_of_block(); p < S::pieces; p += THREADS / 32) {
-                moments.compute(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
+                moments.compute_piece_moments(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
             }
             __syncthreads();
             for (int o0 = 0; o0 < f_out; o0 += 32) {
                 float sum[2][2][4] = {};
-                multiply_slab<S::piece_stride>(slabs, v_parts, rows, f0, f_in, o0, f_out, sum);
+                multiply_slab_by_v<S::piece_stride>(slabs, v_parts, rows, f0, f_in, o0, f_out, sum);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float row[4];
@@ -346,8 +346,8 @@ gno_message_tensor(const KernelNetwork<T> network, const T* __restrict__ v_hat, 
                    const I* __restrict__ indices, const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out,
                    T* overflow) {
     if constexpr (has_tensor_cores) {
-        const TensorMoments<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
-                                       parts_by_a, parts_by_a_dot, f_in};
+        const TensorMomentCalculator<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
+                                                parts_by_a, parts_by_a_dot, f_in};
         compute_message_tensor(moments, v_hat, v_parts, partition, f_out, add, out, overflow);
     } else {
         compute_message(network, v_hat, h_by_a, h_by_a_dot, partition, indices, edge_ids, f_in, f_out, add, out,
@@ -380,8 +380,8 @@ struct PieceGradients {
 // Adds a pair's sums for the features f and f + 1 to products[f, o], or stores them if `fresh`; `t` are the moments of
 // a row of the slab.
 template <int stride, bool whole>
-__device__ void add_pair_products(const float* t, const PieceGradients& of, int f, int width, int o, bool fresh,
-                                  float (&sum)[2][4], float* products) {
+__device__ void add_grad_v_pair_terms(const float* t, const PieceGradients& of, int f, int width, int o, bool fresh,
+                                      float (&sum)[2][4], float* products) {
     unsigned again = 0;  // bit i: feature f + i / 4, column o + i % 4
     if (any_not_finite(sum)) {
 #pragma unroll
@@ -422,8 +422,8 @@ __device__ void add_pair_products(const float* t, const PieceGradients& of, int 
 // products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows of a slab, whose features are the
 // rows of left tiles. The row of b_v is zero if `no_bias`.
 template <int stride, bool whole>
-__device__ void add_slab_products(const float* t, const PieceGradients& of, const SlabRows& rows, bool no_bias,
-                                  int width, bool fresh, long long row_stride, float* products) {
+__device__ void add_grad_v_terms_tensor(const float* t, const PieceGradients& of, const SlabRows& rows, bool no_bias,
+                                        int width, bool fresh, long long row_stride, float* products) {
     const int p = lane_of_warp() % 4, f = lane_of_warp() / 4 * 4;
     for (int o0 = 0; o0 < of.f_out; o0 += 32) {
         RightParts right[2][2];
@@ -451,7 +451,7 @@ __device__ void add_slab_products(const float* t, const PieceGradients& of, cons
                 }
 #pragma unroll
                 for (int q = 0; q < 2; q++) {
-                    add_pair_products<stride, whole>(from, of, f + u, width, o0 + q * 16 + p * 4, fresh, sum[q],
+                    add_grad_v_pair_terms<stride, whole>(from, of, f + u, width, o0 + q * 16 + p * 4, fresh, sum[q],
                                               products + (long long)(rows.of_v(i)) * row_stride);
                 }
             }
@@ -460,7 +460,7 @@ __device__ void add_slab_products(const float* t, const PieceGradients& of, cons
 }
 
 template <class I>
-__device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const float* g,
+__device__ void compute_grad_v_tensor(const TensorMomentCalculator<I>& moments, const float* g,
                                       const RowPartition<I>& partition, long long first, long long count, int f_out,
                                       float* products) {
     using S = TensorSlabShape<8>;
@@ -482,16 +482,18 @@ __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const flo
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
         const WarpPieces<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < S::pieces; p += THREADS / 32) {
-            moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
+            moments.compute_piece_moments(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
         __syncthreads();
         const PieceGradients of{g + s0 * f_out, pieces, f_out};
         const bool no_bias = moments.h_by_a == nullptr;
         const int width = min(S::features, f_in - f0);
         if (width == S::features && f_out % 32 == 0) {
-            add_slab_products<S::piece_stride, true>(slabs, of, rows, no_bias, width, s0 == begin, row_stride, target);
+            add_grad_v_terms_tensor<S::piece_stride, true>(slabs, of, rows, no_bias, width, s0 == begin, row_stride,
+                                                           target);
         } else {
-            add_slab_products<S::piece_stride, false>(slabs, of, rows, no_bias, width, s0 == begin, row_stride, target);
+            add_grad_v_terms_tensor<S::piece_stride, false>(slabs, of, rows, no_bias, width, s0 == begin, row_stride,
+                                                            target);
         }
         __syncthreads();
     }
@@ -505,8 +507,8 @@ gno_grad_v_tensor(const KernelNetwork<T> network, const T* __restrict__ h_by_a, 
                   const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                   long long first, long long count, int f_in, int f_out, T* products) {
     if constexpr (has_tensor_cores) {
-        const TensorMoments<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
-                                       parts_by_a, parts_by_a_dot, f_in};
+        const TensorMomentCalculator<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
+                                                parts_by_a, parts_by_a_dot, f_in};
         compute_grad_v_tensor(moments, g, partition, first, count, f_out, products);
     } else {
         compute_grad_v(network, h_by_a, h_by_a_dot, g, partition, indices, edge_ids, first, count, f_in, f_out,

@@ -85,7 +85,8 @@ template <class T> struct KernelNetwork {
 
     // sum[i][j] += sum over c of weights[c, k + j] xi[rows[i], c], for existing units only.
     template <bool whole, class I, int m, int n>
-    __device__ void add_linear(const T* weights, const T* xi, const I (&rows)[m], int k, T (&sum)[m][n]) const {
+    __device__ void add_weighted_coords(const T* weights, const T* xi, const I (&rows)[m], int k,
+                                        T (&sum)[m][n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
         const T* of_row[m];
 #pragma unroll
@@ -128,17 +129,17 @@ template <class T> struct KernelNetwork {
     // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j
     // of the result says whether unit k + j of rows[i] is active.
     template <bool whole = false, class I, int m, int n>
-    __device__ unsigned compute_units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
+    __device__ unsigned compute_hidden_units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
         T z[m][n], a_dot[m][n] = {};
         unsigned bits = 0;
         load_bias<whole>(params, k, z);
-        add_linear<whole>(params, coords, rows, k, z);
+        add_weighted_coords<whole>(params, coords, rows, k, z);
         if (dot && params_dot != nullptr) {
             load_bias<whole>(params_dot, k, a_dot);
-            add_linear<whole>(params_dot, coords, rows, k, a_dot);
+            add_weighted_coords<whole>(params_dot, coords, rows, k, a_dot);
         }
         if (dot && coords_dot != nullptr) {
-            add_linear<whole>(params, coords_dot, rows, k, a_dot);
+            add_weighted_coords<whole>(params, coords_dot, rows, k, a_dot);
         }
 #pragma unroll
         for (int i = 0; i < m * n; i++) {
@@ -151,10 +152,10 @@ template <class T> struct KernelNetwork {
     }
     // The same for one row.
     template <bool whole = false, class I, int n>
-    __device__ unsigned compute_units(bool dot, I row, int k, T (&out)[n]) const {
+    __device__ unsigned compute_hidden_units(bool dot, I row, int k, T (&out)[n]) const {
         const I rows[1] = {row};
         T units_of_row[1][n];
-        const unsigned bits = compute_units<whole>(dot, rows, k, units_of_row);
+        const unsigned bits = compute_hidden_units<whole>(dot, rows, k, units_of_row);
 #pragma unroll
         for (int j = 0; j < n; j++) {
             out[j] = units_of_row[0][j];

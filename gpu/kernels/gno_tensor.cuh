@@ -24,7 +24,7 @@ constexpr int group_words = 6;
 __device__ inline int groups_of(int width) { return (width + 31) / 32 * 8; }
 
 // The parts of two numbers, NaN if three parts do not hold them.
-__device__ inline PairParts split_or_nan(float low, float high) {
+__device__ inline PairParts split_pair_or_nan(float low, float high) {
     PairParts parts;
     if (split_pair(low, high, parts) != 0) {
         parts.at[0] = nan_parts;
@@ -43,7 +43,7 @@ gno_split_rows_tensor(const float* __restrict__ values, long long num_rows, int 
         PairParts of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            of[j] = split_or_nan(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
+            of[j] = split_pair_or_nan(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
         }
 #pragma unroll
         for (int p = 0; p < 3; p++) {
@@ -73,8 +73,8 @@ gno_split_v_tensor(const float* __restrict__ v, int num_k, int depth, int cols, 
         const int x = step * 16 + lane % 4 * 4 + word % 2 * 2;
         const int z = pair * 16 + tensor_pair_col(lane / 4, word / 2);
         const float* const from = v + k * depth * cols + (long long)(x) * depth_stride + (long long)(z) * col_stride;
-        const PairParts of = split_or_nan(z < cols && x < depth ? from[0] : 0.0f,
-                                          z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
+        const PairParts of = split_pair_or_nan(z < cols && x < depth ? from[0] : 0.0f,
+                                               z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             parts[tile * pair_words + p * 128 + lane * 4 + word] = int(of.at[p]);
@@ -95,7 +95,7 @@ __device__ inline LeftParts split_rows_of_lane(const float (&x)[2][4]) {
 }
 
 // Loads a left tile from groups of rows that are already split.
-__device__ inline LeftParts load_left_groups(const int* first, const int* second) {
+__device__ inline LeftParts load_left_parts(const int* first, const int* second) {
     LeftParts parts;
 #pragma unroll
     for (int p = 0; p < 3; p++) {

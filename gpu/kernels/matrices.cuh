@@ -47,7 +47,7 @@ template <class T> struct TileTarget {
           wide(TileSource<T>{at, pitch, rows, cols}.allows_wide_access()) {}
 
     // Stores consecutive elements of a row.
-    template <int n> __device__ void store(int y, int z, T (&values)[n]) const {
+    template <int n> __device__ void store_or_add(int y, int z, T (&values)[n]) const {
         T* const to = at + y * pitch + z;
         if (y < rows && wide && z + n <= cols) {
             T before[n] = {};
@@ -119,7 +119,7 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
         if constexpr (tensor && has_tensor_cores) {
             float sum[warp_tiles_m][warp_tiles_n][4] = {};
             for_each_depth_step(left, right, stage,
-                                [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, parts, sum); });
+                                [&](const T* l, const T* r, int) { add_step_product_tensor(l, r, parts, sum); });
             store_or_recompute_sums(left, right, sum, to);
         } else {
             T total[lane_rows][lane_cols] = {};
@@ -134,7 +134,7 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
                     for (int k = 0; k < run; k++) {
                         values[k] = total[i][j + k];
                     }
-                    to.store(row(i), col(j), values);
+                    to.store_or_add(row(i), col(j), values);
                 }
             }
         }
@@ -226,14 +226,14 @@ private:
     static __device__ int warp_col() { return int(threadIdx.x) / 32 % warps_n * warp_cols; }
 
     // Each warp splits its own rows of `left`, and some columns of `right` for all warps, into bfloat16 parts.
-    static __device__ void add_by_tensor_cores(const T* left, const T* right, unsigned* parts,
-                                               float (&sum)[warp_tiles_m][warp_tiles_n][4]) {
+    static __device__ void add_step_product_tensor(const T* left, const T* right, unsigned* parts,
+                                                   float (&sum)[warp_tiles_m][warp_tiles_n][4]) {
 #pragma unroll
         for (int j = 0; j < cols / tensor_cols; j += THREADS / 32) {
             const int tile = j + int(threadIdx.x) / 32;
             if (cols / tensor_cols % (THREADS / 32) == 0 || tile < cols / tensor_cols) {
                 const T* const from = right + tile * tensor_cols;
-                store_right_parts(split_right([&](int x, int z) { return from[x * right_stride + z]; }),
+                store_right_parts(split_right_tile([&](int x, int z) { return from[x * right_stride + z]; }),
                                   parts + tile * right_words);
             }
         }
@@ -241,7 +241,7 @@ private:
 #pragma unroll
         for (int i = 0; i < warp_tiles_m; i++) {
             const int first = warp_row() + i * tensor_rows;
-            l[i] = split_left([&](int y, int x) {
+            l[i] = split_left_tile([&](int y, int x) {
                 return transposed ? left[x * left_stride + first + y] : left[(first + y) * left_stride + x];
             });
         }
@@ -272,12 +272,12 @@ private:
                     T low[1] = {sum[i][j][k]}, high[1] = {sum[i][j][k + 1]}, both[2] = {low[0], high[0]};
                     const unsigned long long bit = 1ull << ((i * warp_tiles_n + j) * 4 + k);
                     if (is_finite(low[0]) && is_finite(high[0])) {
-                        to.store(y, z, both);
+                        to.store_or_add(y, z, both);
                     } else if (is_finite(low[0])) {
-                        to.store(y, z, low);
+                        to.store_or_add(y, z, low);
                         again |= 2 * bit;
                     } else if (is_finite(high[0])) {
-                        to.store(y, z + 1, high);
+                        to.store_or_add(y, z + 1, high);
                         again |= bit;
                     } else {
                         again |= 3 * bit;
@@ -296,7 +296,7 @@ private:
                     terms.add(factor * right.at[x * right.pitch + z], x);
                 }
                 T sums[1] = {terms.value()};
-                to.store(y, z, sums);
+                to.store_or_add(y, z, sums);
             }
         }
     }

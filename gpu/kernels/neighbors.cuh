@@ -46,7 +46,7 @@ __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] 
 
 // Completes a frame with its dual vectors. Stores the periodic vectors in `rows`, completed by unit vectors that are
 // perpendicular to all other rows.
-__device__ inline void complete_frame(CellFrame& frame, double* rows) {
+__device__ inline void compute_dual_vectors(CellFrame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
     double* const vector = rows + 3 * only;
@@ -115,7 +115,7 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
             frame.periodic[k / 3] = periodic[3 * s + k / 3];
             frame.box[k] = frame.periodic[k / 3] ? double(cells[9 * (long long)(s) + k]) : 0.0;
         }
-        neighbor::complete_frame(frame, rows);
+        neighbor::compute_dual_vectors(frame, rows);
     }
     __syncthreads();
     for (int k = 0; k < 3; k++) {

@@ -58,7 +58,7 @@ template <class T> __device__ T sum_over_positions(const LaneLayout& lanes, T su
 
 // Like sum_over_positions for several columns, divided by `divisor`.
 template <class T, int n>
-__device__ Pack<T, n> sums_over_positions(const LaneLayout& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
+__device__ Pack<T, n> sum_columns_over_positions(const LaneLayout& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {

@@ -59,7 +59,7 @@ template <class T, int levels, int run_bits> struct TreeSum {
 template <class T> using LongSum = TreeSum<T, 6, 3>;
 
 // A piece: the consecutive positions of a row that a thread or a group of lanes sums.
-template <class I> struct RowChunk {
+template <class I> struct RowPiece {
     I row;
     I begin;   // first position
     int size;  // number of positions
@@ -76,7 +76,7 @@ template <class I> struct RowPartition {
     __device__ bool is_row(long long s) const { return s < num_rows; }
 
     // Returns piece number s, or an empty piece beyond the last.
-    __device__ RowChunk<I> piece(long long s) const {
+    __device__ RowPiece<I> piece(long long s) const {
         if (s >= num_pieces) {
             return {I(0), I(0), 0};
         }
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(THREADS)
 sum_gathered_rows(const T* __restrict__ values, const I* __restrict__ order, const RowPartition<I> partition, int width,
                   int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const long long s = (long long)(blockIdx.x) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
-    const RowChunk<I> piece = partition.piece(s);
+    const RowPiece<I> piece = partition.piece(s);
     if (s < partition.num_pieces) {
         T* const target = partition.output_address(s, width, out, overflow);
         for (int j = threadIdx.x & ((1 << lane_bits) - 1); j < width; j += 1 << lane_bits) {
@@ -185,7 +185,7 @@ copy_rows_to_pieces(const T* __restrict__ values, const RowPartition<I> partitio
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < partition.num_pieces * width) {
         const long long s = i / width;
-        const RowChunk<I> piece = partition.piece(s);
+        const RowPiece<I> piece = partition.piece(s);
         out[i] = piece.size > 0 ? values[(long long)(piece.row) * width + i - s * width] : T(0);
     }
 }

@@ -65,10 +65,10 @@ constexpr unsigned nan_parts = 0x7fff7fffu;  // two bfloat16 NaN
 
 // The parts of four numbers in a row of a left tile or in a column of a right tile. If three parts do not hold all four
 // numbers, all sums of the row or column become NaN.
-struct FourParts {
+struct QuadParts {
     PairParts pair[2];
 
-    __device__ FourParts(float low, float high, float next_low, float next_high) {
+    __device__ QuadParts(float low, float high, float next_low, float next_high) {
         const unsigned first = split_pair(low, high, pair[0]), second = split_pair(next_low, next_high, pair[1]);
         if ((first | second) != 0) {
             pair[0].at[0] = nan_parts;
@@ -82,7 +82,7 @@ struct LeftParts {
     unsigned at[3][4];
 
     // Sets the words i and i + 2, which belong to one row.
-    __device__ void set_row(int i, const FourParts& row) {
+    __device__ void set_row(int i, const QuadParts& row) {
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             at[p][i] = row.pair[0].at[p];
@@ -99,7 +99,7 @@ struct RightParts {
     unsigned at[3][2];
 
     RightParts() = default;
-    __device__ explicit RightParts(const FourParts& column) {
+    __device__ explicit RightParts(const QuadParts& column) {
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             at[p][0] = column.pair[0].at[p];
@@ -115,7 +115,7 @@ __device__ inline int sum_row(int i) { return int(threadIdx.x) % 32 / 4 + i / 2 
 __device__ inline int sum_col(int i) { return int(threadIdx.x) % 4 * 2 + i % 2; }
 
 // Splits a left tile with the elements left(row, depth).
-template <class Left> __device__ LeftParts split_left(const Left& left) {
+template <class Left> __device__ LeftParts split_left_tile(const Left& left) {
     LeftParts parts;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -126,7 +126,7 @@ template <class Left> __device__ LeftParts split_left(const Left& left) {
 }
 
 // Splits a right tile with the elements right(depth, col).
-template <class Right> __device__ RightParts split_right(const Right& right) {
+template <class Right> __device__ RightParts split_right_tile(const Right& right) {
     const int col = right_col(), x = right_depth(0), next = right_depth(1);
     return RightParts({right(x, col), right(x + 1, col), right(next, col), right(next + 1, col)});
 }
@@ -139,7 +139,7 @@ struct TileSum {
 __device__ inline TileSum multiply_parts(const unsigned (&left)[4], const unsigned (&right)[2], const TileSum& before) {
     TileSum sum = before;
 #ifdef TRIGRAPH_GPU_HOST
-    cuda_host::multiply_tiles(left, right, sum.at);
+    cuda_host::multiply_add_tiles(left, right, sum.at);
 #elif __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%10, %11, %12, %13};"

@@ -29,7 +29,7 @@ weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition,
                  int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const LaneLayout lanes{0, position_bits};
     const long long s = LaneAssignment<1>(lanes, 1).piece;
-    const RowChunk<I> piece = partition.piece(s);
+    const RowPiece<I> piece = partition.piece(s);
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
@@ -52,7 +52,7 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
     constexpr int n = pack_elements<T, wide>;
     using Item = WeightedItem<T, I, second ? 2 : 1>;
     const LaneAssignment<n> place(lanes, width);
-    const RowChunk<I> piece = partition.piece(place.piece);
+    const RowPiece<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Pack<T, n> base{};
     if (second && centre != nullptr && inside && piece.size > 0) {
@@ -90,7 +90,7 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
                 }
             }
         });
-    Pack<T, n> total = sums_over_positions(lanes, sum);
+    Pack<T, n> total = sum_columns_over_positions(lanes, sum);
     if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
         if (degree != nullptr && piece.size > 0 && partition.is_row(place.piece)) {
             const T divisor = degree[piece.row];
@@ -133,7 +133,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
                  I* __restrict__ overflow_location) {
     constexpr int n = pack_elements<T, wide>;
     const LaneAssignment<n> place(lanes, width);
-    const RowChunk<I> piece = partition.piece(place.piece);
+    const RowPiece<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Candidate<T, I> best[n];
 #pragma unroll
@@ -259,7 +259,7 @@ weighted_source_gradient(const T* __restrict__ g, const T* __restrict__ weights,
     constexpr int n = pack_elements<T, wide>;
     using Item = WeightedGradientItem<T, I>;
     const LaneAssignment<n> place(lanes, width);
-    const RowChunk<I> piece = partition.piece(place.piece);
+    const RowPiece<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Sum<T> sum[n];
     for_each_position<Item>(
@@ -286,7 +286,7 @@ weighted_source_gradient(const T* __restrict__ g, const T* __restrict__ weights,
                 }
             }
         });
-    Pack<T, n> total = sums_over_positions(lanes, sum);
+    Pack<T, n> total = sum_columns_over_positions(lanes, sum);
     if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
         store_pack(partition.output_address(place.piece, width, out, overflow) + place.column, total);
     }
@@ -310,7 +310,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
               const T* __restrict__ degree_dot, const I* __restrict__ location, const RowPartition<I> partition,
               const I* __restrict__ indices, int width, const LaneLayout lanes, T* __restrict__ dots) {
     constexpr int n = pack_elements<T, wide>;
-    const RowChunk<I> piece = partition.piece(
+    const RowPiece<I> piece = partition.piece(
         (long long)(blockIdx.x) * lanes.groups() + lanes.group());
     const long long row = (long long)(piece.row) * width;
     const int first = n * lanes.column();

@@ -5,8 +5,8 @@
 // left[0, 0] are written to `parts`; `redo` is set if any sum is not finite.
 __global__ void multiply_on_tensor_cores(const float* left, const float* right, int repeated, float* sums, float* parts,
                                          int* redo) {
-    const LeftParts l = split_left([&](int row, int x) { return left[row * tensor_depth + x]; });
-    const RightParts r = split_right([&](int x, int col) { return right[x * tensor_cols + col]; });
+    const LeftParts l = split_left_tile([&](int row, int x) { return left[row * tensor_depth + x]; });
+    const RightParts r = split_right_tile([&](int x, int col) { return right[x * tensor_cols + col]; });
     float sum[4] = {};
     for (int i = 0; i < repeated; i++) {
         multiply_add(l, r, sum);

@@ -16,7 +16,7 @@ COMMAND = [sys.executable, build.__file__]
     ("declaration", "rewritten"),
     [
         ("alignas(16) __shared__ T x[N];", "T (&x)[N] = "),
-        ("__shared__ Pair<T> x[N];", "Pair<T> (&x)[N] = ::cuda_host::static_shared<Pair<T>[N], 1>("),
+        ("__shared__ Pair<T> x[N];", "Pair<T> (&x)[N] = ::cuda_host::get_static_shared_array<Pair<T>[N], 1>("),
         ('f("__shared__ int");', 'f("__shared__ int");'),
     ],
 )
@@ -27,7 +27,7 @@ def test_shared_declarations_become_references(declaration, rewritten):
 
 def test_rewrite_keeps_lines():
     rewritten = rewrite_shared_declarations("__shared__ T\n    x[8 +\n 1]\n;")
-    assert rewritten.splitlines()[0] == 'T (&x)[8 + 1] = ::cuda_host::static_shared<T[8 + 1], 1>("x");'
+    assert rewritten.splitlines()[0] == 'T (&x)[8 + 1] = ::cuda_host::get_static_shared_array<T[8 + 1], 1>("x");'
     assert rewritten.count("\n") == 3
 
 

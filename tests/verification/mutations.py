@@ -284,7 +284,7 @@ GEMNET = {
         "levels are left out": "⟦count / 16 % 16 != 0 ? *sum_at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
         "an edge of an atom replaces those before": "⟦own[32 * (u * cols + z)] + values[u][z] → values[u][z]⟧;",
         "edges of an atom beyond the first 16": "total.add_to_p = ⟦total.add_to_p || add → false⟧;",
-        "the last edge of an atom has no triplets": "while (⟦end > begin && get_edge(end - 1).size == 0 → false⟧)",
+        "the last edge of an atom has no triplets": "(⟦end > begin && get_edge_triplets(end - 1).size == 0 → false⟧)",
     },
     "gpu/kernels/gemnet_rows.cuh": {
         "columns of a lane beyond its first": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
