@@ -48,7 +48,7 @@ def pin_oldest(requirement: str) -> str:
     return re.sub(r">=([\w.]+).*", r"==\1", requirement)
 
 
-def install_wheel(session: nox.Session, needs: list[str]) -> None:
+def build_and_install_wheel(session: nox.Session, needs: list[str]) -> None:
     """Build the wheel and install it with the given requirements."""
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
@@ -65,41 +65,41 @@ def run_tests(session: nox.Session, names: list[str]) -> None:
     session.run("python", "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *tests, *session.posargs)
 
 
-def check_installed(session: nox.Session, needs: list[str]) -> None:
+def install_and_check_wheel(session: nox.Session, needs: list[str]) -> None:
     """Verify two families, and test the public functions."""
-    install_wheel(session, needs)
+    build_and_install_wheel(session, needs)
     families = [word for name in FAMILIES for word in ("--operator", name)]
     session.run("trigraph", "verify", *families, "--dtype", "float64", "--report", "report")
     run_tests(session, FRONT_DOOR)
 
 
-def check_torch(session: nox.Session, torch: str) -> None:
+def run_torch_tests(session: nox.Session, torch: str) -> None:
     """Run all tests of `trigraph.torch` with one release of torch."""
-    install_wheel(session, [*list_requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
+    build_and_install_wheel(session, [*list_requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
     run_tests(session, ["torch"])
 
 
 @nox.session(python=PYTHONS)
 def newest(session: nox.Session) -> None:
     """Test with the newest dependencies that this Python supports."""
-    check_installed(session, list_requirements(NEEDED))
+    install_and_check_wheel(session, list_requirements(NEEDED))
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
     """Test with the oldest version of every dependency that pyproject.toml allows."""
-    check_installed(session, [pin_oldest(r) for r in list_requirements(NEEDED)])
+    install_and_check_wheel(session, [pin_oldest(r) for r in list_requirements(NEEDED)])
 
 
 @nox.session(name="torch-newest", python=PYTHON_OF_TORCH, default=False)
-def torch_newest(session: nox.Session) -> None:
+def test_newest_torch(session: nox.Session) -> None:
     """Test with the newest release of torch."""
-    check_torch(session, "torch")
+    run_torch_tests(session, "torch")
 
 
 @nox.session(name="torch-oldest", python=PYTHON_OF_TORCH, default=False)
-def torch_oldest(session: nox.Session) -> None:
+def test_oldest_torch(session: nox.Session) -> None:
     """Test with the oldest release of torch that pyproject.toml allows."""
     extra = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["torch"]
     (torch,) = (pin_oldest(r) for r in extra if r.startswith("torch>="))
-    check_torch(session, f"{torch}.*")
+    run_torch_tests(session, f"{torch}.*")

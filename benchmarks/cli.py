@@ -44,9 +44,9 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
     return sizes
 
 
-def _check_memory(workload: Workload, options: Options) -> None:
+def _check_arrays_fit_memory(workload: Workload, options: Options) -> None:
     """Raise UsageError if the arrays do not fit in memory, because the system would otherwise kill a process."""
-    needed = workload.count_bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
+    needed = workload.count_bytes_moved(workload.choose_run_sizes(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -75,7 +75,7 @@ def _choose_workloads(
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
 
 
-def _list_attribute_values(attribute: str) -> list[str]:
+def _list_workload_attribute_values(attribute: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
     return list(dict.fromkeys(getattr(w, attribute) for w in EVERYTHING))
 
@@ -94,7 +94,7 @@ def _format_caption(result: BenchmarkResult) -> str:
     return caption
 
 
-def _make_workload_table(result: BenchmarkResult) -> Table:
+def _make_contender_table(result: BenchmarkResult) -> Table:
     """Tabulate time and peak memory of a workload's contenders, and their ratios to the first contender."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
@@ -137,14 +137,14 @@ def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str
     "--family",
     "families",
     multiple=True,
-    type=click.Choice(_list_attribute_values("family")),
+    type=click.Choice(_list_workload_attribute_values("family")),
     help="Time only the workloads of this family; repeatable.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice(_list_attribute_values("name")),
+    type=click.Choice(_list_workload_attribute_values("name")),
     help="Time only this workload; repeatable.",
 )
 @click.option(
@@ -206,7 +206,7 @@ def bench(
     workloads = _choose_workloads(families, names, operators, sizes, options.device)
     for workload in workloads:
         if operators and isinstance(workload, Workload):
-            _check_memory(workload, options)
+            _check_arrays_fit_memory(workload, options)
     workloads = [w for w in workloads if options.select_contenders(w)]
     if not workloads:
         asked = ", ".join((*families, *names, *options.contenders))
@@ -217,7 +217,7 @@ def bench(
         results: list[BenchmarkResult] = []
         for workload in workloads:
             results.append(measure_workload(workload, options, status.update))
-            console.print(_make_workload_table(results[-1]))
+            console.print(_make_contender_table(results[-1]))
             path = (
                 None if out is None else write_record(out, make_record(options, tops, results))
             )  # written after each workload, in case the run is interrupted

@@ -12,7 +12,7 @@ import numpy as np
 
 from trigraph.benchmarks.peers import make_autograd_call, make_pyg_peers
 from trigraph.benchmarks.programs import ContenderUnavailable
-from trigraph.benchmarks.workloads import Case, Step, Workload
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs
 
 SIZES = {
     "num_edges": 30_000,
@@ -28,36 +28,36 @@ ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_
 
 
 @cache
-def _load_pyg_spherical_basis(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
+def _make_pyg_spherical_basis(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
     """Return PyTorch Geometric's spherical basis, which sympy derives in about ten seconds."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
-def _make_pyg_radial_forward(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _make_pyg_radial_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return the radial basis as a function of distances and frequencies, by PyTorch Geometric's formulas."""
     import torch
 
     if case["dist"].dtype != np.float32:
         raise ContenderUnavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
-    layer = _load_pyg_spherical_basis(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
+    layer = _make_pyg_spherical_basis(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
 
-    def compute_basis(dist: Any, freq: Any) -> tuple[Any, Any]:
+    def compute_radial_basis(dist: Any, freq: Any) -> tuple[Any, Any]:
         x = dist.unsqueeze(-1)
         bessels = torch.stack([f(dist) for f in layer.bessel_funcs], dim=1)
         return layer.envelope(x) * (freq * x).sin(), layer.envelope(x) * bessels
 
-    return compute_basis
+    return compute_radial_basis
 
 
-def _make_pyg_aggregate_forward(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
+def _make_pyg_aggregate_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, Any, Any], Any]:
     """Return the aggregation over the list of triplets, as a function of vec, sbf_rad, embedding and weights."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     num_spherical, num_radial = case.sizes["num_spherical"], case.sizes["num_radial"]
-    functions = _load_pyg_spherical_basis(num_spherical, 1, 5).sph_funcs
+    functions = _make_pyg_spherical_basis(num_spherical, 1, 5).sph_funcs
 
     def aggregate_triplets(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
         first, second = vec[outer], vec[inner]

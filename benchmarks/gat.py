@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
-from trigraph.benchmarks.workloads import Case, Step, Workload
+from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs
 
 SIZES = {
     "num_src_nodes": 20_000,
@@ -24,11 +24,11 @@ ABOUT = "PyTorch Geometric GATConv after its linear layer, autograd"
 GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 
 
-def make_pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+def make_pyg_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, Any], Any]:
     """Return GATConv without its linear layer, as a function of both embeddings and the attention weights."""
     from torch_geometric.nn import GATConv
 
-    edges, heads = list_edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])
+    edges, heads = make_edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])
     size = case.graph.num_src_nodes, case.graph.num_dst_nodes
     convolution = GATConv(1, heads[1], heads[0], negative_slope=SLOPE, add_self_loops=False, bias=False)
 

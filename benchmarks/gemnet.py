@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.originals import OriginalRelease, load_modules
+from trigraph.benchmarks.originals import WheelRelease, load_modules
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
+from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
 
 SIZES = {
     "num_edges": 3_000,
@@ -25,8 +25,8 @@ SIZES = {
     "emb_in": 64,
     "emb_out": 64,
 }
-FAIRCHEM = OriginalRelease("fairchem-core", "1.10.0", "fairchem/core")
-MATTERGEN = OriginalRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
+FAIRCHEM = WheelRelease("fairchem-core", "1.10.0", "fairchem/core")
+MATTERGEN = WheelRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
@@ -38,7 +38,7 @@ def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) 
 
 
 @cache
-def load_fairchem_layers() -> tuple[Any, Any, Any]:
+def load_fairchem_modules() -> tuple[Any, Any, Any]:
     """Return fairchem's modules with the efficient layers, the interaction block and the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
@@ -48,8 +48,8 @@ def load_fairchem_layers() -> tuple[Any, Any, Any]:
 
 
 @cache
-def load_mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules, like `load_fairchem_layers`; scale factors are 1, as their file is not loaded."""
+def load_mattergen_modules() -> tuple[Any, Any, Any]:
+    """Return MatterGen's modules, like `load_fairchem_modules`; scale factors are 1, as their file is not loaded."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
@@ -71,11 +71,11 @@ def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:
     return number
 
 
-def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
+def _make_fairchem_layers(case: WorkloadInputs, device: str) -> tuple[Any, Any]:
     """Return BasisEmbedding and EfficientInteractionBilinear with the weights of the case."""
     import torch
 
-    layers, n = load_fairchem_layers()[0], case.sizes
+    layers, n = load_fairchem_modules()[0], case.sizes
     embed = layers.BasisEmbedding(n["num_radial"], n["interm"], n["num_spherical"])
     interact = layers.EfficientInteractionBilinear(n["emb_in"], n["interm"], n["emb_out"])
     weights = (case["basis_embedding_spherical.weight"], case["interaction_bilinear.weight"])
@@ -85,11 +85,11 @@ def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
     return embed, interact
 
 
-def make_fairchem_call(case: Case, device: str) -> Call:
+def make_fairchem_call(case: WorkloadInputs, device: str) -> Call:
     """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
-    embed, interact = _make_fairchem_modules(case, device)
+    embed, interact = _make_fairchem_layers(case, device)
     triplets = case.graphs["triplets"]
     edge, number = (
         torch.tensor(a, device=device) for a in (triplets.index, compute_indices_within_lists(triplets.index))
@@ -104,13 +104,13 @@ def make_fairchem_call(case: Case, device: str) -> Call:
         "interaction_bilinear_bwd.weight": interact.bilinear.linear.weight,
     }
 
-    def compute_with_fairchem() -> dict[str, Any]:
+    def compute_output_and_gradients() -> dict[str, Any]:
         basis = embed(rad, sph, idx_sph_outer=edge, idx_sph_inner=number)
         out = interact(basis, m, edge, number)
         gradients = torch.autograd.grad(out, list(leaves.values()), g)
         return {"interaction_bilinear_fwd.m_ca": out} | dict(zip(leaves, gradients, strict=True))
 
-    return compute_with_fairchem
+    return compute_output_and_gradients
 
 
 RAD_W1 = {"rad_W1": "basis_embedding_spherical_fwd.rad_W1"}
@@ -127,7 +127,7 @@ PEERS = {
 }
 
 
-def _make_workload(name: str, summary: str, **more: Any) -> Workload:
+def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
     return Workload(
         name=name,
         family="gemnet",
@@ -140,14 +140,14 @@ def _make_workload(name: str, summary: str, **more: Any) -> Workload:
 
 
 WORKLOADS = (
-    _make_workload("gemnet", "12 triplets per edge", sizes=SIZES),
-    _make_workload(
+    _make_gemnet_workload("gemnet", "12 triplets per edge", sizes=SIZES),
+    _make_gemnet_workload(
         "gemnet-power-law",
         "a mean of 12 triplets per edge (up to 600, by a power law)",
         sizes={**SIZES, "num_triplets": 35_700, "num_inputs": 35_700},
         layout="power law",
     ),
-    _make_workload(
+    _make_gemnet_workload(
         "gemnet-quadruplets",
         "30 quadruplets per edge, 49 spherical functions",
         sizes={**SIZES, "num_triplets": 90_000, "num_inputs": 90_000, "num_spherical": 49},

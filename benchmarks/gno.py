@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
+from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
+from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
 from trigraph.gno_params import GnoParams, pack_gno_params, unpack_gno_params
 
 SIZES = {
@@ -24,13 +24,13 @@ SIZES = {
 }
 
 
-def _split_params(case: Case) -> GnoParams:
+def _split_params(case: WorkloadInputs) -> GnoParams:
     """Return the parameter blocks as contiguous arrays in the layout of torch's linear layers."""
     blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
-def make_coords_gradient_call(case: Case) -> Call:
+def make_coords_gradient_call(case: WorkloadInputs) -> Call:
     """Return a call that computes the gradient of the coordinates by matrix products over all edges."""
     U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
@@ -45,7 +45,7 @@ def make_coords_gradient_call(case: Case) -> Call:
     return compute_coords_gradient
 
 
-def make_numpy_message_call(case: Case) -> Call:
+def make_numpy_message_call(case: WorkloadInputs) -> Call:
     """Return a call that computes the message and all gradients; the kernel's gradient reuses its memory."""
     U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
@@ -83,14 +83,14 @@ def make_numpy_message_call(case: Case) -> Call:
     return compute_message_and_gradients
 
 
-def _make_pyg_message_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+def _make_pyg_message_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, Any], Any]:
     """Return the message as a function of features, coordinates and packed parameters."""
     import torch
     from torch.func import functional_call
     from torch_geometric.nn import NNConv
 
     d, hidden, f_in, f_out = (case.sizes[n] for n in ("d", "hidden", "f_in", "f_out"))
-    edges, width = list_edge_index(case, device), f_in * f_out
+    edges, width = make_edge_index(case, device), f_in * f_out
     network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width))
     convolution = NNConv(f_in, f_out, network.to(device), aggr="add", root_weight=False, bias=False)
     names = [name for name, _ in convolution.named_parameters()]

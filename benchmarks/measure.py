@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 
-from slopecheck.isolated import Child, ChildEnded
+from slopecheck.isolated import ChildEnded, ChildProcess
 from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
@@ -189,7 +189,7 @@ def serve_commands(connection: Connection) -> None:
             connection.send(answer)
 
 
-class ContenderProcess(Child):
+class ContenderProcess(ChildProcess):
     """A contender's process, with a given number of threads for every library.
 
     The process is spawned instead of forked, because OpenMP does not survive a fork.
@@ -214,7 +214,7 @@ class ContenderProcess(Child):
         with suppress(OSError):  # the process has ended; `receive` reports the reason
             self.connection.send((command, argument))
         try:
-            status, value = self.receive()
+            status, value = self.receive_message()
         except ChildEnded as error:
             return "failed", str(error)
         return status, value
@@ -255,7 +255,7 @@ def _run_contender_once(
     return replace(measurement, error=error), {}
 
 
-def time_alternately(
+def time_jobs_alternately(
     jobs: Mapping[str, ContenderJob],
     repeat: int,
     threads: int,
@@ -361,5 +361,5 @@ def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device
     jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
     if on_device:
         jobs["gather"] = ContenderJob(partial(make_gather_call, nbytes // 256), device=True)
-    measured = time_alternately(jobs, repeat, threads)
+    measured = time_jobs_alternately(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -141,7 +141,7 @@ def _compute_mean_square_error(errors: Any, structures: Any) -> Any:
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
 
-def _make_model_and_derivatives(
+def _make_model_and_derivative_function(
     sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
@@ -175,38 +175,38 @@ def _make_model_and_derivatives(
             return model, _CapturedPotential(compile_potential(model, capture=True), z, pos, given)
         potential = compile_potential(model) if form == "trigraph-compiled" else model
 
-        def compute_curvature(vector: Any) -> Any:
+        def compute_hessian_or_product(vector: Any) -> Any:
             if vector is None:
                 return potential.hessian(z, pos, **given)
             return potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
 
-        def compute_forces(create_graph: bool) -> Any:
+        def compute_trigraph_energy_forces(create_graph: bool) -> Any:
             return potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[:2]
 
-        return model, compute_curvature if curvature else compute_forces
+        return model, compute_hessian_or_product if curvature else compute_trigraph_energy_forces
     pos.requires_grad_()
 
     def compute_energy_and_forces(create_graph: bool) -> tuple[Any, Any]:
         return _compute_pyg_energy_forces(model, z, pos, offset, lists, batch, len(structures), create_graph)
 
-    def multiply_hessian(vector: Any) -> Any:
+    def compute_pyg_hessian_or_product(vector: Any) -> Any:
         forces = compute_energy_and_forces(True)[1]
         if vector is not None:
             return torch.autograd.grad(-forces, pos, vector, create_graph=True)[0]
         rows = [torch.autograd.grad(-force, pos, retain_graph=True)[0] for force in forces.flatten()]
         return torch.stack(rows).reshape(*pos.shape, *pos.shape)
 
-    return model, multiply_hessian if curvature else compute_energy_and_forces
+    return model, compute_pyg_hessian_or_product if curvature else compute_energy_and_forces
 
 
 def make_energy_forces_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return a call that computes energy and forces; for molecules, as in dynamics, parameters require no gradients."""
-    model, compute = _make_model_and_derivatives(sizes, dtype, form, build_atoms(structure, sizes))
+    model, compute = _make_model_and_derivative_function(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
-def _compute_loss_gradients(loss: Any, model: Any) -> dict[str, Any]:
+def _list_loss_and_gradients(loss: Any, model: Any) -> dict[str, Any]:
     """Return the loss and its gradient with respect to every parameter."""
     import torch
 
@@ -219,7 +219,7 @@ def make_force_training_call(sizes: Mapping[str, int], dtype: str, form: str, st
     import torch
 
     structures = build_atoms(structure, sizes)
-    model, compute = _make_model_and_derivatives(sizes, dtype, form, structures)
+    model, compute = _make_model_and_derivative_function(sizes, dtype, form, structures)
     shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
@@ -233,7 +233,7 @@ def make_force_training_call(sizes: Mapping[str, int], dtype: str, form: str, st
 
     def compute_loss_and_gradients() -> dict[str, Any]:
         energy, forces = compute(True)
-        return _compute_loss_gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
+        return _list_loss_and_gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
 
     return compute_loss_and_gradients
 
@@ -245,7 +245,7 @@ def make_hessian_training_call(sizes: Mapping[str, int], dtype: str, form: str, 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
     for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for collinear atoms
         atoms.rattle(0.05, seed=1)
-    model, compute = _make_model_and_derivatives(sizes, dtype, form, structures, curvature=True)
+    model, compute = _make_model_and_derivative_function(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
     if isinstance(compute, _CapturedPotential):
@@ -254,7 +254,7 @@ def make_hessian_training_call(sizes: Mapping[str, int], dtype: str, form: str, 
             vector=vector,
             label=label,
         )
-    return lambda: _compute_loss_gradients((compute(vector) - label).square().mean(), model)
+    return lambda: _list_loss_and_gradients((compute(vector) - label).square().mean(), model)
 
 
 def make_dynamics_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -284,11 +284,11 @@ def make_dynamics_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 def make_hessian_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that computes the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
-    _, compute = _make_model_and_derivatives(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
+    _, compute = _make_model_and_derivative_function(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
-def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> tuple[Any, ...]:
+def _collate_molecules(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> tuple[Any, ...]:
     """Return numbers, positions, the structure of each atom, and the labels (energies and forces)."""
     import torch
 
@@ -300,7 +300,7 @@ def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> t
     return z, pos, of_atom, *labels
 
 
-def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
+def _make_loader_factory(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
     """Return a function that starts an epoch over displaced molecules from the G2 set, always in the same order."""
     import torch
 
@@ -310,13 +310,13 @@ def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], An
         atoms = species[number].copy()
         atoms.positions += rng.normal(scale=0.05, size=atoms.positions.shape)
         molecules.append((atoms, rng.standard_normal(), rng.standard_normal(atoms.positions.shape)))
-    collate, size = partial(_make_batch, dtype=dtype), sizes["molecules"]
+    collate, size = partial(_collate_molecules, dtype=dtype), sizes["molecules"]
 
-    def start_epoch() -> Any:
+    def make_epoch_loader() -> Any:
         generator = torch.Generator().manual_seed(0)
         return torch.utils.data.DataLoader(molecules, size, shuffle=True, collate_fn=collate, generator=generator)
 
-    return start_epoch
+    return make_epoch_loader
 
 
 def find_edges_and_triplets(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
@@ -349,7 +349,7 @@ def make_batches_training_call(sizes: Mapping[str, int], dtype: str, form: str) 
     from trigraph.torch.potentials.compiled import compile_potential
 
     model = _copy_dimenet(form, dtype, sizes)
-    initial, epoch = copy.deepcopy(model.state_dict()), _make_epoch_starter(sizes, dtype)
+    initial, epoch = copy.deepcopy(model.state_dict()), _make_loader_factory(sizes, dtype)
     potential = compile_potential(model) if form.endswith("-compiled") else model
 
     def compute_energy_forces(z: Any, pos: Any, of_atom: Any, structures: int) -> tuple[Any, Any]:
@@ -398,14 +398,14 @@ def _make_gat_layers(form: str, x: Any, *settings: Mapping[str, Any]) -> Any:
     return model.to(x)
 
 
-def _compute_gat_gradients(model: Any, x: Any, graph: Any, labels: Any) -> dict[str, Any]:
+def _compute_gat_loss_and_gradients(model: Any, x: Any, graph: Any, labels: Any) -> dict[str, Any]:
     """Return a loss of attention layers and its gradients with respect to all weights."""
     from torch.nn.functional import cross_entropy, elu
 
     h = x
     for layer in model[:-1]:
         h = elu(layer(h, graph))
-    return _compute_loss_gradients(cross_entropy(model[-1](h, graph), labels), model)
+    return _list_loss_and_gradients(cross_entropy(model[-1](h, graph), labels), model)
 
 
 def make_gat_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -420,7 +420,7 @@ def make_gat_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> C
     layer = {"out_channels": width, "heads": heads, "add_self_loops": False}
     model = _make_gat_layers(form, x, layer, layer, {**layer, "concat": False})
     graph = edge_index if form == "pyg" else CSC.from_edge_index(edge_index, nodes)
-    return lambda: _compute_gat_gradients(model, x, graph, labels)
+    return lambda: _compute_gat_loss_and_gradients(model, x, graph, labels)
 
 
 def make_gat_batches_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -438,16 +438,16 @@ def make_gat_batches_training_call(sizes: Mapping[str, int], dtype: str, form: s
     layer = {"out_channels": width, "heads": heads}
     model = _make_gat_layers(form, x, layer, layer)
 
-    def train_batches() -> dict[str, Any]:
+    def compute_losses_and_gradients() -> dict[str, Any]:
         losses: list[Any] = []
         first: dict[str, Any] = {}
         for edge_index in batches:
-            gradients = _compute_gat_gradients(model, x, edge_index.clone(), labels)
+            gradients = _compute_gat_loss_and_gradients(model, x, edge_index.clone(), labels)
             losses.append(gradients.pop("loss").detach())
             first = first or gradients
         return {"losses": torch.stack(losses), **first}
 
-    return train_batches
+    return compute_losses_and_gradients
 
 
 def make_small_sums_call(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
@@ -477,7 +477,7 @@ def make_small_sums_call(sizes: Mapping[str, int], dtype: str, form: str, layers
         if layers is None:
             return {"sums": h}
         if model:
-            return _compute_loss_gradients(h.square().sum(), model)
+            return _list_loss_and_gradients(h.square().sum(), model)
         return dict(zip(("x", "weight"), torch.autograd.grad(h, inputs, h.detach()), strict=True))
 
     return compute_sums_or_gradients

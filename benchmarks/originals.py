@@ -22,7 +22,7 @@ VARIABLE = "TRIGRAPH_CLIENTS"
 
 
 @dataclass(frozen=True)
-class OriginalRelease:
+class WheelRelease:
     """Release of a project, as a wheel.
 
     The environment variable TRIGRAPH_CLIENTS names the folder with the wheel, or with the unpacked wheel, which

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Case, Peer
+from trigraph.benchmarks.workloads import Peer, WorkloadInputs
 
 
 def make_pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
@@ -19,7 +19,7 @@ def make_pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> 
     }
 
 
-def list_edge_index(case: Case, device: str) -> Any:
+def make_edge_index(case: WorkloadInputs, device: str) -> Any:
     """Return the sources and destinations of all edges, shape (2, num_positions)."""
     import torch
 
@@ -28,7 +28,9 @@ def list_edge_index(case: Case, device: str) -> Any:
     return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
 
 
-def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], Callable[..., Any]]) -> Call:
+def make_autograd_call(
+    case: WorkloadInputs, device: str, forward: Callable[[WorkloadInputs, str], Callable[..., Any]]
+) -> Call:
     """Return a call for a workload of one definition: the forward, or autograd's backward or double backward.
 
     ``forward(case, device)`` returns a function that maps the definition's inputs to one or several outputs.

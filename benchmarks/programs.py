@@ -54,7 +54,7 @@ class Program:
         """Names of the contenders."""
         return tuple(self.contenders)
 
-    def scale_sizes(self, size: str) -> dict[str, int]:
+    def choose_run_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 

@@ -29,7 +29,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     return path
 
 
-def _make_operator_entries(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
+def _make_workload_entry(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
     """Return the record's entries for a workload of operators."""
     return {
         "steps": [
@@ -75,7 +75,7 @@ def _make_result_entry(result: BenchmarkResult, tops: Mapping[str, float]) -> di
         "summary": workload.summary,
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
-        **(_make_operator_entries(workload, result, tops) if isinstance(workload, Workload) else {}),
+        **(_make_workload_entry(workload, result, tops) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.other_share,
         "contenders": {name: _make_contender_entry(result, name) for name in result.measured},

@@ -12,11 +12,11 @@ import numpy as np
 
 from trigraph import table
 from trigraph.benchmarks.device_workloads import DEVICE
-from trigraph.benchmarks.measure import ContenderJob, Measurement, make_call_on_device, time_alternately
+from trigraph.benchmarks.measure import ContenderJob, Measurement, make_call_on_device, time_jobs_alternately
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.workloads import Step, Workload
-from trigraph.table import OPERATORS, evaluate
+from trigraph.table import OPERATORS, evaluate_expression
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 DIRECT = ("fortran-reference", "pyref")
@@ -77,7 +77,7 @@ class BenchmarkResult:
         amounts = {
             "copy": self.workload.count_bytes_moved(self.sizes, dtype),
             self.dtype: self.workload.count_operations(self.sizes),
-            "gather": evaluate(self.workload.gathered, self.sizes) * dtype.itemsize,
+            "gather": evaluate_expression(self.workload.gathered, self.sizes) * dtype.itemsize,
         }
         return max(amount / tops[name] for name, amount in amounts.items() if name in tops)
 
@@ -139,8 +139,8 @@ def measure_workload(
     workload: Workload | Program, options: Options, progress: Progress = lambda _: None
 ) -> BenchmarkResult:
     """Measure at the requested size, and repeat if other processes interfere; return the least disturbed attempt."""
-    sizes, terms = workload.scale_sizes(options.size), workload.terms if isinstance(workload, Program) else 0
-    run_sizes = sizes, workload.scale_sizes("tiny")
+    sizes, terms = workload.choose_run_sizes(options.size), workload.terms if isinstance(workload, Program) else 0
+    run_sizes = sizes, workload.choose_run_sizes("tiny")
     jobs = {}
     for name in options.select_contenders(workload):
         make, warm = (partial(workload.make_contender_call, name, s, options.dtype) for s in run_sizes)
@@ -152,7 +152,9 @@ def measure_workload(
     max_attempts = 1 if options.device else ATTEMPTS  # processor load hardly affects a device
     while not attempts or (len(attempts) < max_attempts and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _read_processor_seconds()
-        measured = time_alternately(jobs, *time_options, progress=lambda what: progress(f"{workload.name}: {what}"))
+        measured = time_jobs_alternately(
+            jobs, *time_options, progress=lambda what: progress(f"{workload.name}: {what}")
+        )
         total, busy, own = (b - a for a, b in zip(before, _read_processor_seconds(), strict=True))
         other_share = None if math.isnan(total) else max(0.0, (busy - own) / total)
         attempts.append(

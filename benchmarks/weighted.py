@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
+from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
+from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
 
 SIZES = {
     "num_src_nodes": 100_000,
@@ -21,13 +21,13 @@ SIZES = {
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
-def _get_csr_arrays(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+def _get_csr_arrays(case: WorkloadInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """Return the weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
 
-def make_scipy_product_call(case: Case) -> Call:
+def make_scipy_product_call(case: WorkloadInputs) -> Call:
     """Return a call that multiplies by a ``scipy.sparse`` matrix."""
     from scipy.sparse import csr_matrix
 
@@ -36,7 +36,7 @@ def make_scipy_product_call(case: Case) -> Call:
     return lambda: {OUT: matrix @ x}
 
 
-def make_sparse_convolution_call(case: Case, device: str) -> Call:
+def make_sparse_convolution_call(case: WorkloadInputs, device: str) -> Call:
     """Return a call that applies SimpleConv to a torch sparse matrix, and so uses torch's sparse product."""
     import torch
     from torch_geometric.nn import SimpleConv
@@ -50,11 +50,11 @@ def make_sparse_convolution_call(case: Case, device: str) -> Call:
     return lambda: {OUT: convolve((x, None), matrix)}
 
 
-def _make_pyg_sum_forward(case: Case, device: str) -> Callable[[Any, Any], Any]:
+def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any], Any]:
     """Return a function that sums embeddings times weights over the list of edges."""
     from torch_geometric.nn import SimpleConv
 
-    edges, size = list_edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
+    edges, size = make_edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
     convolve = SimpleConv(aggr="sum")
     return lambda x, weight: convolve((x, None), edges, weight, size)
 

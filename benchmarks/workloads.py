@@ -13,7 +13,7 @@ from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.benchmarks.programs import Call, require_modules
 from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.graphs import to_device
-from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate_expression
 from trigraph.verification.cases import draw_arrays
 
 TINY = 16  # number of entities in the tiny run, which only loads libraries
@@ -45,7 +45,7 @@ class Step:
 class Peer:
     """Another package's implementation of a workload."""
 
-    make: "Callable[[Case], Call]"
+    make: "Callable[[WorkloadInputs], Call]"
     about: str  # description for the record
     requires: tuple[str, ...] = ()  # modules that the peer imports
     device: bool = False  # whether the peer runs on a CUDA device
@@ -79,7 +79,7 @@ class Workload:
         peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
         return (*self.backends, *peers)
 
-    def scale_sizes(self, size: str) -> dict[str, int]:
+    def choose_run_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, small or tiny run, which differ only in numbers of entities (edges, nodes)."""
         entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
         fewer = {
@@ -91,7 +91,7 @@ class Workload:
         """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
         peer = self.peers.get(name)
         require_modules(*(peer.requires if peer else ()))
-        case = make_case(self, sizes, np.dtype(dtype))
+        case = draw_workload_inputs(self, sizes, np.dtype(dtype))
         case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
         return make_backend_call(self, name, case) if peer is None else peer.make(case)
 
@@ -110,7 +110,7 @@ class Workload:
 
     def count_operations(self, sizes: Mapping[str, int]) -> int:
         """Return the floating-point operations of one run, as counted by the table."""
-        return sum(evaluate(s.operations or s.op.operation_count, sizes) for s in self.steps)
+        return sum(evaluate_expression(s.operations or s.op.operation_count_expression, sizes) for s in self.steps)
 
     def count_bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Return the bytes of inputs and outputs of one run, each counted once, without index arrays."""
@@ -154,7 +154,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Case:
+class WorkloadInputs:
     """Inputs of a workload: arrays by `Workload.key`, graph objects (None if absent) by argument name, and sizes."""
 
     workload: Workload
@@ -171,7 +171,7 @@ class Case:
         return self.graphs["graph"]
 
 
-def _draw_arrays(
+def _draw_workload_arrays(
     wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Draw arrays as in verification, but with distances of at least 0.3 cutoffs, which are typical of atoms.
@@ -183,21 +183,25 @@ def _draw_arrays(
     return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
 
 
-def _list_attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _collect_attribute_values(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return an operator's attributes: the given sizes, and choices and numbers from the settings or defaults."""
     return {a.name: sizes[a.name] if a.is_size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
-def _select_graphs(op: Operator, case: Case) -> dict[str, Any]:
+def _select_graphs(op: Operator, case: WorkloadInputs) -> dict[str, Any]:
     """Return the graph objects of an operator."""
     return {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
 
 
-def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
+def _redraw_near_kinks(
+    workload: Workload, case: WorkloadInputs, wanted: Mapping[str, Array], rng: np.random.Generator
+) -> None:
     """Redraw rows until no value is so close to a kink that rounding could move the value across the kink."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        keywords = _list_attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(forward, case)
+        keywords = _collect_attribute_values(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(
+            forward, case
+        )
         for kink in spec.kinks:
             key, values_of = workload.make_array_key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
@@ -209,14 +213,14 @@ def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Arra
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                again = _draw_arrays(
+                again = _draw_workload_arrays(
                     {key: wanted[key]}, workload.bind_shape_symbols(case.sizes), target.dtype.name, rng
                 )[key]
                 case.arrays[key] = target = target.copy()
                 target[rows] = again[rows]
 
 
-def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
+def draw_workload_inputs(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> WorkloadInputs:
     """Draw the inputs of a workload from the distributions in the table, away from the kinks that the table lists.
 
     Near a kink, rounding can make the results of correct programs differ by a whole term.
@@ -232,12 +236,12 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
         inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.is_absent(a.name))
         wanted |= {workload.make_array_key(forward, a.name): a for a in inputs}
     wanted |= {workload.make_array_key(s.op, a.name): a for s in workload.steps for a in workload.list_step_inputs(s)}
-    case = Case(workload, dict(sizes), _draw_arrays(wanted, bindings, dtype.name, rng), graphs)
+    case = WorkloadInputs(workload, dict(sizes), _draw_workload_arrays(wanted, bindings, dtype.name, rng), graphs)
     _redraw_near_kinks(workload, case, wanted, rng)
     return case
 
 
-def convert_indices(case: Case, dtype: Any) -> Case:
+def convert_indices(case: WorkloadInputs, dtype: Any) -> WorkloadInputs:
     """Return the case with graph indices converted to a dtype."""
 
     def convert_graph(graph: Any) -> Any:
@@ -249,7 +253,7 @@ def convert_indices(case: Case, dtype: Any) -> Case:
     return replace(case, graphs={n: convert_graph(graph) for n, graph in case.graphs.items()})
 
 
-def make_backend_call(workload: Workload, backend: str, case: Case) -> Call:
+def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) -> Call:
     """Return a call that runs the steps by public functions, including checks; the case contains NumPy arrays.
 
     The call does not return arrays that are passed between steps.
@@ -262,7 +266,7 @@ def make_backend_call(workload: Workload, backend: str, case: Case) -> Call:
     for step in workload.steps:
         keys = {a.name: workload.make_array_key(step.op, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
-        values |= _list_attributes(workload, step.op, case.sizes) | _select_graphs(step.op, case)
+        values |= _collect_attribute_values(workload, step.op, case.sizes) | _select_graphs(step.op, case)
         values |= {"wrt": step.wrt} if step.op.accepts_wrt else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 

@@ -27,7 +27,7 @@ SILICON = {"m": 3.0, "gamma": 1.0, "lambda3": 0.0, "c": 1.0039e5, "d": 16.217, "
 SILICON |= {"beta": 1.1e-6, "lambda2": 1.73222, "B": 471.18, "R": 2.85, "D": 0.15, "lambda1": 2.4799, "A": 1830.8}
 
 
-def make_random_dimenet() -> trigraph.ase.Calculator:
+def make_dimenet_calculator() -> trigraph.ase.Calculator:
     """Return a small model with random weights in float64."""
     torch.manual_seed(1)
     sizes, options = (8, 1, 1, 4, 2, 8, 3, 3), {"num_output_layers": 1, "output_initializer": "glorot_orthogonal"}
@@ -41,11 +41,11 @@ CHECKED = {
     "LennardJones, smooth=True": (partial(LENNARD_JONES, smooth=True), [COPPER]),
     "MorsePotential": (partial(MorsePotential, epsilon=0.5, r0=2.55), [COPPER, CLUSTER]),  # copper's bond length
     "Tersoff": (partial(Tersoff, {("Si", "Si", "Si"): TersoffParameters(**SILICON)}), [bulk("Si", cubic=True)]),
-    "trigraph.ase.Calculator, DimeNet++": (make_random_dimenet, [bulk("AuCu", "rocksalt", a=5.2)]),
+    "trigraph.ase.Calculator, DimeNet++": (make_dimenet_calculator, [bulk("AuCu", "rocksalt", a=5.2)]),
 }
 
 
-def format_result_row(name: str, result: Result) -> str:
+def format_calculator_row(name: str, result: Result) -> str:
     """Return the line of the table for one calculator: counts, and what each kind found first."""
     of_kind: dict[str, list[str]] = {}
     for check in result.checks:
@@ -69,7 +69,7 @@ def check_and_report_calculators() -> None:
     for name, (factory, structures) in CHECKED.items():
         result = check_calculator(factory, structures, raises=False)
         curves += [replace(c, operator=name, backend="forces and stress") for c in result.checks if c.curve]
-        lines.append(format_result_row(name, result))
+        lines.append(format_calculator_row(name, result))
     figure = draw_difference_curves(curves, ReportTerms())
     assert figure is not None
     Path("calculators.png").write_bytes(png(figure))

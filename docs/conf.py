@@ -60,7 +60,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "tutorials",
     "filename_pattern": "",
     "ignore_pattern": rf"({'|'.join(PROGRAMS)})\.py$",
-    "within_subsection_order": "tables.tutorial_order",
+    "within_subsection_order": "tables.find_tutorial_index",
     "abort_on_example_error": True,
     "capture_repr": (),
     "image_srcset": ["2x"],
@@ -94,10 +94,10 @@ def write_reference_pages(app):
         title = f"{name}\n{'=' * len(name)}"
         (folder / f"{name}.rst").write_text(f"{title}\n\n.. autoclass:: {name}{signature}\n   :members: forward\n")
     for name in of_jax:  # an import of JAX starts threads, which the forks of tutorials do not survive
-        (folder / f"{name}.rst").write_text(formulas.format_jax_page(name))
+        (folder / f"{name}.rst").write_text(formulas.format_jax_function_page(name))
 
 
-def link_names_in_tables(app, docname, source):
+def write_and_link_tables(app, docname, source):
     """Write the tables of the reference, and make names in them and in those of operators links to their pages."""
     if docname == "operators":
         source[0] = re.sub(r"^\| `(\w+_(?:fwd|bwd\w*))` \|", r"| {py:obj}`\1 <trigraph.\1>` |", source[0], flags=re.M)
@@ -167,7 +167,7 @@ def include_files_and_fix_links(app, docname, source):
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", replace_link_target, source[0])
 
 
-def mark_breaks_and_columns(app, pagename, templatename, context, doctree):
+def add_breaks_and_column_names(app, pagename, templatename, context, doctree):
     """Let names in titles and code break between their words, no line begin with a formula's comma; name columns."""
 
     def add_word_breaks(match):
@@ -178,7 +178,7 @@ def mark_breaks_and_columns(app, pagename, templatename, context, doctree):
     body = re.sub(
         r"(<math(?:(?!</math>).)*</math>)([^\s\w<]+)", r'<span class="formula-end">\1\2</span>', context["body"]
     )
-    body = re.sub(r"<table.*?</table>", label_table_cells, body, flags=re.S)
+    body = re.sub(r"<table.*?</table>", add_column_names, body, flags=re.S)
     body = re.sub(r'<(h1|span class="pre")>[^<]*', add_word_breaks, body)
     body = re.sub(r'(<span class="pre">)(--?\w[\w-]*)', r'\1<span class="option">\2</span>', body)
     if pagename.startswith("reference/"):
@@ -187,7 +187,7 @@ def mark_breaks_and_columns(app, pagename, templatename, context, doctree):
     context["body"] = body
 
 
-def label_table_cells(match):
+def add_column_names(match):
     """Give every cell of a table the name of its column, which narrow screens show."""
     names = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r'<th class="head".*?</th>', match[0])]
     columns = cycle(names)
@@ -222,9 +222,9 @@ def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
     app.add_html_math_renderer("mathml", (write_inline_formula, None), (write_displayed_formula, None))
     app.connect("builder-inited", write_reference_pages)
-    app.connect("autodoc-process-docstring", formulas.complete_docstring, priority=100)  # before numpydoc
+    app.connect("autodoc-process-docstring", formulas.add_formulas_to_docstring, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", skip_namedtuple_fields)
-    app.connect("html-page-context", mark_breaks_and_columns)
-    app.connect("source-read", link_names_in_tables)
+    app.connect("html-page-context", add_breaks_and_column_names)
+    app.connect("source-read", write_and_link_tables)
     app.connect("source-read", append_toctrees)
     app.connect("source-read", include_files_and_fix_links)

@@ -20,7 +20,7 @@ MARKUP = re.compile(
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
 
-def _convert_to_rst(text: str) -> str:
+def _convert_markdown_to_rst(text: str) -> str:
     """Return a passage as reStructuredText."""
 
     def convert_markup(match: re.Match[str]) -> str:
@@ -43,7 +43,7 @@ def list_formula_lines(order: int, *definitions: Definition) -> list[str]:
     sums = any(definition.graph == "csc" for definition in definitions)
     letters = ["bars and dots"] * (order > 0) + ["sums over :math:`p`"] * sums
     explained = [f"Explained in :doc:`/maths`: {', '.join(letters)}."] if letters else []
-    return ["", *"\n\n".join([*map(_convert_to_rst, passages), *explained]).splitlines(), ""]
+    return ["", *"\n\n".join([*map(_convert_markdown_to_rst, passages), *explained]).splitlines(), ""]
 
 
 def find_order_and_definitions(name: str) -> tuple[int, list[Definition]]:
@@ -60,7 +60,7 @@ def find_order_and_definitions(name: str) -> tuple[int, list[Definition]]:
     ]
 
 
-def complete_docstring(app, what, name, obj, options, lines):
+def add_formulas_to_docstring(app, what, name, obj, options, lines):
     """Typeset the formula of an operator or of a layer, and link what a docstring names."""
     if add_formulas_and_links(what, name, lines):
         app.env.note_dependency(str(MATHS))
@@ -85,7 +85,7 @@ def add_formulas_and_links(what: str, name: str, lines: list[str]) -> bool:
     return bool(definitions)
 
 
-def format_jax_page(name: str) -> str:
+def format_jax_function_page(name: str) -> str:
     """Return the page of a function of `trigraph.jax`, as autodoc would write it if JAX were there."""
     module, _, own = name.rpartition(".")
     op = OPERATORS[f"{own}_fwd"]

@@ -36,7 +36,7 @@ GROUPS = {
 
 
 @cache
-def load_newest_results() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
+def load_newest_peer_results() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
     """Return for each workload with a peer its newest result, by whether memory was kept, and the record's name."""
     results: dict[str, dict[bool, tuple[str, dict[str, Any]]]] = {}
     for path in sorted(RECORDS.glob("*.json")):
@@ -49,10 +49,10 @@ def load_newest_results() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
     return results
 
 
-def list_shown_records() -> list[tuple[str, str, str, str, str]]:
+def describe_shown_records() -> list[tuple[str, str, str, str, str]]:
     """Return for each record that is shown its name, machine, date, commit and workloads."""
     shown: dict[str, list[str]] = {}
-    for workload, results in load_newest_results().items():
+    for workload, results in load_newest_peer_results().items():
         for name, _ in results.values():
             shown.setdefault(name, []).append(f"`{workload}`")
     lines = []
@@ -100,7 +100,7 @@ def list_peer_comparisons() -> list[PeerComparison]:
     Those without such a ratio come last.
     """
     lines: list[PeerComparison] = []
-    for workload, results in load_newest_results().items():
+    for workload, results in load_newest_peer_results().items():
         peers = {name: None for _, result in results.values() for name in result["contenders"] if name in PEERS}
         for peer in peers:
             measured = {kept: r for kept, (_, r) in results.items() if peer in r["contenders"]}
@@ -114,15 +114,15 @@ def list_peer_comparisons() -> list[PeerComparison]:
             group = GROUPS[next(iter(results.values()))[1]["family"]]
             lines.append(PeerComparison(group, workload, _describe_workload(workload), PEERS[peer], ratios, seconds))
 
-    def compute_ratio_key(kept: Iterable[PeerComparison]) -> tuple[bool, float]:
+    def compute_largest_ratio_key(kept: Iterable[PeerComparison]) -> tuple[bool, float]:
         of = [row.ratios for row in kept]
         return all(ratios[0] is None for ratios in of), -max(ratios[0] or ratios[1] or 0.0 for ratios in of)
 
     def compute_sort_key(row: PeerComparison) -> tuple[tuple[bool, float], ...]:
         return (
-            compute_ratio_key(r for r in lines if r.group == row.group),
-            compute_ratio_key(r for r in lines if r.workload == row.workload),
-            compute_ratio_key([row]),
+            compute_largest_ratio_key(r for r in lines if r.group == row.group),
+            compute_largest_ratio_key(r for r in lines if r.workload == row.workload),
+            compute_largest_ratio_key([row]),
         )
 
     return sorted(lines, key=compute_sort_key)
@@ -162,7 +162,7 @@ WORK = {
 }
 
 
-def summarise_fastest_peers() -> list[tuple[str, list[float], list[float], set[str]]]:
+def summarise_speeds_by_work() -> list[tuple[str, list[float], list[float], set[str]]]:
     """Return for each line of `WORK` our seconds, the ratios of the fastest peer, and the names of these peers.
 
     With memory kept, where that was measured.

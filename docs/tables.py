@@ -75,7 +75,7 @@ def _format_shape(array: Array) -> str:
     return f"`({dims}{',' if len(array.dims) == 1 else ''})`"
 
 
-def _describe_result(op: Operator) -> str:
+def _format_return_type(op: Operator) -> str:
     if op.returns_array:
         return f"the array `{op.fields[0].name}`"
     return f"`{result_type(op.name).__name__}({', '.join(f.name for f in op.fields)})`"
@@ -91,7 +91,7 @@ def _format_allowed_values(attribute: Attribute) -> str:
     return "`float`" if attribute.real else "`int`"
 
 
-def _describe_definition(spec: Definition) -> str:
+def _format_definition_section(spec: Definition) -> str:
     """Return what a section says of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
     section = re.findall(r"^## (.*)$", MATHS[: MATHS.index(f"<!-- formula: {spec.name}_fwd")], re.M)[-1]
@@ -99,7 +99,7 @@ def _describe_definition(spec: Definition) -> str:
     text = f"{spec.summary} Source: {spec.source} Formulas: [{section}](maths.md#{anchor}).\n\n"
     text += _format_table(
         ("operator", "arguments", "returns"),
-        ((f"`{op.name}`", f"`{op.signature}`", _describe_result(op)) for op in ops),
+        ((f"`{op.name}`", f"`{op.signature}`", _format_return_type(op)) for op in ops),
     )
     rows = [(f"`{a.name}`", "input", _format_shape(a), _format_degree(a), a.doc) for a in spec.inputs]
     if ops[0].graph_kind:
@@ -108,7 +108,9 @@ def _describe_definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "attribute", _format_allowed_values(a), "", a.doc) for a in spec.attributes]
     rows += [(f"`{a.name}`", "output", _format_shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _format_table(("name", "", "shape", "degree", "meaning"), rows)
-    operations = ((op.operation_count.replace("+", " + "), op.suffix) for op in ops)  # long sums break at their spaces
+    operations = (
+        (op.operation_count_expression.replace("+", " + "), op.suffix) for op in ops
+    )  # long sums break at their spaces
     text += f"Floating-point operations: {', '.join(f'`{sum_}` ({order})' for sum_, order in operations)}.\n\n"
     for kink in spec.kinks:
         text += f"The operator is not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
@@ -126,7 +128,7 @@ def _tabulate_tolerances() -> str:
     return _format_table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
 
 
-def _tabulate_texts(names: tuple[str, str], texts: Mapping[str, str]) -> str:
+def _tabulate_mapping(names: tuple[str, str], texts: Mapping[str, str]) -> str:
     return _format_table(names, ((f"`{name}`", text) for name, text in texts.items()))
 
 
@@ -144,17 +146,17 @@ def _read_docstring_summary(name: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def _tabulate_summaries(*names: str) -> str:
+def _tabulate_docstring_summaries(*names: str) -> str:
     """Return a table of functions and classes; each has a page of the site."""
     return _format_table(("name", "what it is"), ((f"`{name}`", _read_docstring_summary(name)) for name in names))
 
 
-def _tabulate_family(family: str) -> str:
+def _tabulate_family_operators(family: str) -> str:
     names = [name for name, op in (NAMED | OVER_FORMS).items() if op.family == family]
-    return _tabulate_summaries(*(f"trigraph.{name}" for name in names))
+    return _tabulate_docstring_summaries(*(f"trigraph.{name}" for name in names))
 
 
-def _tabulate_module(module: str) -> str:
+def _tabulate_module_exports(module: str) -> str:
     """Return a table of what a module exports, or of its operators, from their table."""
     of_operators = {
         "trigraph.torch": [(spec.name, spec.summary) for spec in DEFINITIONS],
@@ -165,7 +167,7 @@ def _tabulate_module(module: str) -> str:
         return _format_table(
             ("name", "what it is"), ((f"`{module}.{name}`", text) for name, text in of_operators[module])
         )
-    return _tabulate_summaries(*(f"{module}.{name}" for name in import_module(module).__all__))
+    return _tabulate_docstring_summaries(*(f"{module}.{name}" for name in import_module(module).__all__))
 
 
 def _tabulate_benchmarks() -> str:
@@ -186,10 +188,10 @@ def _tabulate_benchmarks() -> str:
         text += f"## {group}\n\n{_format_table(header, lines)}"
         text += "".join(f"- `{workload}`: {summary}\n" for workload, summary in summaries.items()) + "\n"
     origin = ("record", "machine", "date", "commit", "workloads")
-    return f"{text}## Records\n\n{_format_table(origin, records.list_shown_records())}"
+    return f"{text}## Records\n\n{_format_table(origin, records.describe_shown_records())}"
 
 
-def _tabulate_cases() -> str:
+def _tabulate_case_kinds() -> str:
     rows = (
         (name, kind.remark or "nothing is special", "yes" * kind.differenced, "yes" * kind.called, "yes" * kind.batch)
         for name, kind in CASE_KINDS.items()
@@ -199,7 +201,7 @@ def _tabulate_cases() -> str:
     )
 
 
-def _tabulate_speeds() -> str:
+def _tabulate_speed_ratios() -> str:
     """Return how much longer the fastest other library takes, from all records."""
 
     def format_range(values: Sequence[float]) -> str:
@@ -207,12 +209,12 @@ def _tabulate_speeds() -> str:
 
     lines = [
         (work, format_range([1e3 * s for s in seconds]), f"{format_range(ratios)} ({', '.join(sorted(peers))})")
-        for work, seconds, ratios, peers in records.summarise_fastest_peers()
+        for work, seconds, ratios, peers in records.summarise_speeds_by_work()
     ]
     return _format_table(("work", "trigraph, ms", "speed relative to the fastest other library"), lines)
 
 
-def _tabulate_mistakes(name: str) -> str:
+def _tabulate_detected_mistakes(name: str) -> str:
     """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
     field = import_module("field")
@@ -232,23 +234,23 @@ def _tabulate_verdicts(*names: str) -> str:
 
 BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _tabulate_benchmarks,
-    "calculator_kinds": partial(_tabulate_texts, ("kind", "compares"), CALCULATOR_CHECKS),
-    "cases": _tabulate_cases,
-    "definition": lambda name: _describe_definition(next(spec for spec in DEFINITIONS if spec.name == name)),
-    "family": _tabulate_family,
-    "function_kinds": partial(_tabulate_texts, ("check", "what must hold"), FUNCTION_CHECKS),
-    "kinds": partial(_tabulate_texts, ("kind", "compares"), CHECK_KINDS),
-    "module": _tabulate_module,
-    "names": _tabulate_summaries,
-    "report_columns": partial(_tabulate_texts, ("column of `checks`", "what it holds"), COLUMNS),
-    "report_keys": partial(_tabulate_texts, ("key", "what it holds"), KEYS),
-    "speeds": _tabulate_speeds,
+    "calculator_kinds": partial(_tabulate_mapping, ("kind", "compares"), CALCULATOR_CHECKS),
+    "cases": _tabulate_case_kinds,
+    "definition": lambda name: _format_definition_section(next(spec for spec in DEFINITIONS if spec.name == name)),
+    "family": _tabulate_family_operators,
+    "function_kinds": partial(_tabulate_mapping, ("check", "what must hold"), FUNCTION_CHECKS),
+    "kinds": partial(_tabulate_mapping, ("kind", "compares"), CHECK_KINDS),
+    "module": _tabulate_module_exports,
+    "names": _tabulate_docstring_summaries,
+    "report_columns": partial(_tabulate_mapping, ("column of `checks`", "what it holds"), COLUMNS),
+    "report_keys": partial(_tabulate_mapping, ("key", "what it holds"), KEYS),
+    "speeds": _tabulate_speed_ratios,
     "symbols": _tabulate_symbols,
     "tolerances": _tabulate_tolerances,
 }
 
 
-def _run_program(name: str) -> str:
+def _capture_program_output(name: str) -> str:
     """Run a program of the repository; return what it prints, as Markdown, and keep the pictures that it writes."""
     with TemporaryDirectory() as folder:
         command = [sys.executable, HERE.parent / name]
@@ -258,7 +260,7 @@ def _run_program(name: str) -> str:
     return f"```text\n$ python {name}\n{done.stdout}```\n" if name.startswith("examples") else done.stdout
 
 
-def _run_commands(commands: str, folder: str = "") -> str:
+def _capture_command_output(commands: str, folder: str = "") -> str:
     """Run commands; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with TemporaryDirectory() as own:
@@ -274,14 +276,14 @@ def _run_commands(commands: str, folder: str = "") -> str:
 
 
 SLOW: dict[str, Callable[..., str]] = {
-    "mistakes": _tabulate_mistakes,
-    "printed": _run_commands,
-    "program": _run_program,
+    "mistakes": _tabulate_detected_mistakes,
+    "printed": _capture_command_output,
+    "program": _capture_program_output,
     "verdicts": _tabulate_verdicts,
 }
 
 
-def tutorial_order(name: str) -> int:
+def find_tutorial_index(name: str) -> int:
     """Return the place of a tutorial's file in the gallery."""
     return TUTORIALS.index(Path(name).stem)
 

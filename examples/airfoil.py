@@ -76,7 +76,7 @@ print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle wa
 # Each ``f`` is a sum of three random bumps, which can be evaluated at any point.
 
 
-class RandomBumps:
+class RandomBumpFunctions:
     """Random functions, each a sum of three Gaussian bumps."""
 
     def __init__(self, number):
@@ -98,7 +98,7 @@ class RandomBumps:
 # quantities depends on the mesh.
 
 
-class KernelSolver(torch.nn.Module):
+class KernelIntegralModel(torch.nn.Module):
     """A model for u: the distance to the boundary times the integral of a kernel times f."""
 
     def __init__(self, scale):
@@ -106,18 +106,18 @@ class KernelSolver(torch.nn.Module):
         self.scale = scale
         self.layer = GNOLayer(1, 1, 10, HIDDEN, bias=False)  # each edge has 10 coordinates
 
-    def distances_to_boundary(self, points):
+    def compute_boundary_distances(self, points):
         """Return the distances to the circle and to the airfoil."""
         return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil_tree.query(points)[0]
 
-    def connect_points(self, at, points):
+    def build_graph_and_coords(self, at, points):
         """Return the graph of edges from every node to every point where u is computed, and their coordinates."""
         dst, src = np.divmod(np.arange(len(at) * len(points)), len(points))
         separation = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
         pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [separation, np.log(separation + 0.06)]]
         pairs += [
-            np.stack(self.distances_to_boundary(at))[:, dst] / RADIUS,
-            np.stack(self.distances_to_boundary(points))[:, src] / RADIUS,
+            np.stack(self.compute_boundary_distances(at))[:, dst] / RADIUS,
+            np.stack(self.compute_boundary_distances(points))[:, src] / RADIUS,
         ]
         coords = torch.tensor(np.concatenate(pairs).T, dtype=torch.float32)
         return trigraph.CSC.from_coo(src, dst, len(points), len(at)), coords
@@ -125,8 +125,8 @@ class KernelSolver(torch.nn.Module):
     def forward(self, mesh, f, nodes):
         """Return u (functions, selected nodes) for f (functions, all nodes)."""
         at = mesh.points[nodes]
-        graph, coords = self.connect_points(at, mesh.points)
-        circle, profile = self.distances_to_boundary(at)
+        graph, coords = self.build_graph_and_coords(at, mesh.points)
+        circle, profile = self.compute_boundary_distances(at)
         factor = torch.tensor(circle * profile / (circle + profile + 1e-9), dtype=torch.float32)
         integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # integral of f around each node
         terms = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
@@ -138,9 +138,9 @@ class KernelSolver(torch.nn.Module):
 # ---------------------------
 # Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the squared relative error.
 
-f = RandomBumps(200).evaluate_at(mesh.points)
+f = RandomBumpFunctions(200).evaluate_at(mesh.points)
 u = mesh.solve_poisson(f)
-solver = KernelSolver(float(u.std()))
+solver = KernelIntegralModel(float(u.std()))
 optimizer = torch.optim.Adam(solver.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)
 training_errors = []
@@ -159,7 +159,7 @@ for _ in range(STEPS):
 # ---------------------------------
 # The trained layer is tested on functions that it has not seen, on the coarse mesh and on the finer one.
 
-test_bumps, errors = RandomBumps(TESTS), []
+test_bumps, errors = RandomBumpFunctions(TESTS), []
 for test_mesh in (mesh, fine):
     expected = test_mesh.solve_poisson(test_bumps.evaluate_at(test_mesh.points))
     pieces = np.array_split(np.arange(len(test_mesh.points)), 8)

@@ -50,7 +50,7 @@ print(f"energy {energy.item():.4f}, norm of the gradient {gradient.norm().item()
 # its two gradients are added.
 
 
-def compute_energy_and_gradient(x):
+def compute_energy_gradient_and_output(x):
     """Return the energy, its gradient, and the output."""
     y = trigraph.mha_gat_n2n_fwd(x, x, weights, graph, **options).output_embedding
     grads = trigraph.mha_gat_n2n_bwd(y, x, x, weights, graph, **options)
@@ -63,16 +63,16 @@ def compute_energy_and_gradient(x):
 # output, and ``_bwd`` turns this change into the second part of the Hessian-vector product.
 
 
-def compute_hessian_product(x, v):
+def compute_hessian_vector_product(x, v):
     """Return the Hessian-vector product of the energy."""
-    y = compute_energy_and_gradient(x)[2]
+    y = compute_energy_gradient_and_output(x)[2]
     second = trigraph.mha_gat_n2n_bwd2(v, v, None, None, y, x, x, weights, graph, **options)
     first = trigraph.mha_gat_n2n_bwd(second.grad_output_embedding, x, x, weights, graph, **options)
     return second.src_embedding + second.dst_embedding + first.src_embedding + first.dst_embedding
 
 
-value, numpy_gradient, _ = compute_energy_and_gradient(x)
-numpy_product = compute_hessian_product(x, v)
+value, numpy_gradient, _ = compute_energy_gradient_and_output(x)
+numpy_product = compute_hessian_vector_product(x, v)
 for name, ours, theirs in (("gradient", numpy_gradient, gradient), ("product", numpy_product, product)):
     difference = np.abs(ours - theirs.detach().numpy()).max() / np.abs(ours).max()
     print(f"{name} in NumPy and PyTorch: relative difference {difference:.1e}")
@@ -88,8 +88,8 @@ steps = 10.0 ** np.arange(-7, 0.01, 0.5)
 errors = np.empty((len(steps), 2))
 for i, h in enumerate(steps):
     (plus, gradient_plus, _), (minus, gradient_minus, _) = (
-        compute_energy_and_gradient(x + h * v),
-        compute_energy_and_gradient(x - h * v),
+        compute_energy_gradient_and_output(x + h * v),
+        compute_energy_gradient_and_output(x - h * v),
     )
     errors[i, 0] = abs((plus - minus) / (2 * h) / (numpy_gradient * v).sum() - 1)
     difference = (gradient_plus - gradient_minus) / (2 * h) - numpy_product

@@ -16,7 +16,7 @@ from trigraph import CSC, EdgeGraph
 S, R, C, M, CUTOFF = 4, 3, 5, 4, 3.0
 
 
-def draw_weights(key):
+def draw_potential_weights(key):
     """Return random weights of the potential."""
     k = jax.random.split(key, 3)
     return {
@@ -48,7 +48,7 @@ def check_potential_derivatives():
     positions = np.array([[i, j, k] for i in range(2) for j in range(2) for k in range(2)]) * 1.5
     positions += 0.1 * rng.normal(size=positions.shape)
     graph = EdgeGraph.from_positions(positions, CUTOFF).graph
-    params, positions = draw_weights(jax.random.key(0)), jnp.asarray(positions)
+    params, positions = draw_potential_weights(jax.random.key(0)), jnp.asarray(positions)
 
     forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # a graph (`g`) is a pytree, as jit requires
     f = forces(positions, params, graph)
@@ -73,11 +73,11 @@ def fit_operator_layer():
     num_params = hidden * (2 + 1 + 2 * width) + 2 * width
     params = {"kernel": jnp.asarray(rng.normal(size=num_params)) / 4, "linear": jnp.zeros((2, width))}
 
-    def squared_error(p):
+    def compute_mean_squared_error(p):
         return ((apply_gno_layer(p, features, coords, graph, width) - target) ** 2).mean()
 
     def take_gradient_step(p, _):
-        value, gradient = jax.value_and_grad(squared_error)(p)
+        value, gradient = jax.value_and_grad(compute_mean_squared_error)(p)
         return jax.tree.map(lambda w, g: w - 0.02 * g, p, gradient), value
 
     _, losses = jax.jit(lambda p: jax.lax.scan(take_gradient_step, p, None, length=200))(params)

@@ -74,7 +74,7 @@ def draw_labelled_crystal():
     return atoms
 
 
-def make_batch(crystals):
+def make_batch_tensors(crystals):
     """Return the tensors of one batch of crystals."""
     z = torch.tensor(np.concatenate([a.numbers for a in crystals]))
     pos, forces = (
@@ -89,7 +89,7 @@ def make_batch(crystals):
 model = SchNet()
 field = ForceField(model)
 crystals = [draw_labelled_crystal() for _ in range(STRUCTURES)]
-batches = [make_batch(crystals[i : i + 8]) for i in range(0, STRUCTURES, 8)]
+batches = [make_batch_tensors(crystals[i : i + 8]) for i in range(0, STRUCTURES, 8)]
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 errors = []

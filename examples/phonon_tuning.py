@@ -84,7 +84,7 @@ def compute_emt_hessian_product(atoms, direction, step=0.01):
     return (forces[0] - forces[1]) / (2 * step)
 
 
-def unit_displacement(atoms, atom, axis):
+def make_unit_displacement(atoms, atom, axis):
     """Return a unit displacement of one atom along one axis."""
     direction = np.zeros((len(atoms), 3))
     direction[atom, axis] = 1.0
@@ -101,7 +101,7 @@ def compute_energy_force_loss(batch):
 def compute_hessian_column_loss(batch):
     """Return the mean squared error of a random column of each structure's Hessian."""
     structures, (z, pos), periodic, *_ = batch
-    directions = [unit_displacement(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
+    directions = [make_unit_displacement(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
     expected = concatenate_to_tensor(
         [compute_emt_hessian_product(*pair) for pair in zip(structures, directions, strict=True)]
     )
@@ -135,23 +135,23 @@ alloy.numbers[0] = 79
 CRYSTALS = {"Cu": (bulk("Cu", a=3.59), COPPER, "GXWKGL"), "Cu₃Au": (alloy, ALLOY, "GXMGR")}
 
 
-def emt_hessian_rows(supercell, atoms):
+def compute_emt_hessian_rows(supercell, atoms):
     """Return rows of EMT's Hessian."""
     return np.array(
         [
-            [compute_emt_hessian_product(supercell, unit_displacement(supercell, atom, axis)) for axis in range(3)]
+            [compute_emt_hessian_product(supercell, make_unit_displacement(supercell, atom, axis)) for axis in range(3)]
             for atom in atoms
         ]
     )
 
 
-def model_hessian_rows(supercell, atoms):
+def compute_model_hessian_rows(supercell, atoms):
     """Return rows of the model's Hessian."""
     z, pos, cell = map(torch.tensor, (supercell.numbers, supercell.positions, supercell.cell.array))
     return copy.deepcopy(model).double().hessian(z, pos, cell=cell, atoms=atoms).numpy()
 
 
-def phonon_frequencies(compute_rows, primitive, repeats, path):
+def compute_phonon_frequencies(compute_rows, primitive, repeats, path):
     """Return the frequencies in THz at each wave vector along a path."""
     supercell, size = primitive.repeat(repeats), 3 * len(primitive)
     rows = compute_rows(supercell, range(len(primitive)))
@@ -173,13 +173,15 @@ def phonon_frequencies(compute_rows, primitive, repeats, path):
     return 1000 * units.fs / (2 * np.pi) * np.array(result)
 
 
-expected = {name: phonon_frequencies(emt_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
+expected = {name: compute_phonon_frequencies(compute_emt_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
 assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable in EMT
 
 
-def compute_and_report_errors(title):
+def evaluate_and_report_model(title):
     """Print the root mean square errors; return the frequencies of both crystals and their errors."""
-    found = {name: phonon_frequencies(model_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
+    found = {
+        name: compute_phonon_frequencies(compute_model_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()
+    }
     errors = {name: np.sqrt(np.square(found[name] - expected[name]).mean()) for name in CRYSTALS}
     text = [f"{name} {error:.3f} THz" for name, error in errors.items()]
     for kind, (_, atoms, periodic, _, forces) in held_out.items():
@@ -196,13 +198,13 @@ def compute_and_report_errors(title):
 # so that the model does not forget them.
 
 train_model(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
-before, errors = compute_and_report_errors("trained on forces")
+before, errors = evaluate_and_report_model("trained on forces")
 trained = copy.deepcopy(model.state_dict())
 train_model(STEPS, rate=3e-3, weight=0.0)
-compute_and_report_errors("more steps without columns")
+evaluate_and_report_model("more steps without columns")
 model.load_state_dict(trained)
 train_model(STEPS, rate=3e-3, weight=0.5)
-after, tuned = compute_and_report_errors("steps with columns")
+after, tuned = evaluate_and_report_model("steps with columns")
 for name in CRYSTALS:
     print(f"{name}: the error of frequencies fell by a factor of {errors[name] / tuned[name]:.1f}")
     assert errors[name] > FACTOR * tuned[name]

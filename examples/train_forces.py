@@ -62,7 +62,7 @@ energies -= counts @ np.linalg.lstsq(counts[:num_train], energies[:num_train])[0
 model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers=2)
 
 
-def make_batch(atoms, energy):
+def make_batch_tensors(atoms, energy):
     """Return tensors: the model's arguments, the numbers of atoms, the energies per atom, and the forces."""
     size = torch.tensor([len(a) for a in atoms])
     concatenated = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
@@ -74,7 +74,7 @@ def make_batch(atoms, energy):
     return z, pos, cell, neighbors, size, torch.tensor(energy, dtype=torch.float32) / size, forces
 
 
-batches = [make_batch(structures[i : i + BATCH], energies[i : i + BATCH]) for i in range(0, STRUCTURES, BATCH)]
+batches = [make_batch_tensors(structures[i : i + BATCH], energies[i : i + BATCH]) for i in range(0, STRUCTURES, BATCH)]
 train, held_out = batches[: num_train // BATCH], batches[num_train // BATCH :]
 
 # %%

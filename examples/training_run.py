@@ -35,7 +35,7 @@ for atoms in structures:
 mean = np.mean([atoms.get_potential_energy() for atoms in structures])
 
 
-def make_batch(chosen):
+def make_batch_tensors(chosen):
     """Return the model's arguments, energies and forces."""
     pos, forces = (
         np.concatenate([f(structures[i]) for i in chosen]) for f in (lambda a: a.positions, EMT().get_forces)
@@ -65,7 +65,7 @@ if os.path.exists(path):
 for epoch in range(first_epoch, epochs):
     order = torch.randperm(len(structures), generator=torch.Generator().manual_seed(epoch)).tolist()
     for start in range(rank, len(order), 4 * world_size):  # four structures per process
-        z, pos, neighbors, energy, forces = make_batch(order[start : start + 4 * world_size : world_size])
+        z, pos, neighbors, energy, forces = make_batch_tensors(order[start : start + 4 * world_size : world_size])
         mixed = torch.autocast(pos.device.type, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
         with mixed:
             found = wrapped(z, pos, neighbors=neighbors)
@@ -81,7 +81,7 @@ for epoch in range(first_epoch, epochs):
             {name: part.state_dict() for name, part in training_state.items()} | {"epochs": epoch + 1}, f"{path}.new"
         )
         os.replace(f"{path}.new", path)  # atomic, so that the checkpoint is always complete
-        z, pos, neighbors, _, forces = make_batch(range(len(structures)))
+        z, pos, neighbors, _, forces = make_batch_tensors(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")
 if is_distributed:

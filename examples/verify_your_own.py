@@ -46,7 +46,7 @@ assert {check.field for check in wrong_result.failures if check.kind == "accurac
 # Here the error is the same at every step.
 
 
-def get_difference_curves(result):
+def get_weight_difference_curve(result):
     """Return the steps and errors of the finite differences with respect to the weights, for the first case."""
     checks = [c for c in result.checks if c.operator.endswith("_bwd") and c.field == "edge_weight" and c.curve]
     return zip(*checks[0].curve, strict=True)
@@ -74,7 +74,7 @@ print(
 
 figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, result, style in (("with detach", wrong_result, "s--"), ("repaired", repaired_result, "o-")):
-    steps, errors = get_difference_curves(result)
+    steps, errors = get_weight_difference_curve(result)
     ax.loglog(steps, errors, style, label=name)
 ax.set(xlabel="step (units of the weights)", ylabel="relative error of the difference")
 ax.legend()

@@ -16,7 +16,7 @@ from trigraph.checks import make_unchecked_function
 from trigraph.fortran.memory import LEAST, empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import choose_num_threads
-from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
+from trigraph.table import ArrayArgument, Operator, evaluate_expression, evaluate_shape, result_type
 
 LARGEST_SIZE = 2**31 - 1
 POOLED_SIZE = LEAST // 24  # outputs with fewer elements, of at most 24 bytes each, are too small for the memory pool
@@ -40,7 +40,7 @@ class _ShimCall:
         self.graph = shims.list_graph_arrays(op)
         self.arguments = shims.select_arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
-        self.work_and_shapes = ", ".join([op.operation_count, *shapes])
+        self.work_and_shapes = ", ".join([op.operation_count_expression, *shapes])
         # Arrays are passed flat; only the judge's arrays keep an axis, for the components hi, lo and scale of a number.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
@@ -63,7 +63,7 @@ class _ShimCall:
         real = REALS[values[self.first].dtype.itemsize]
         graph: list[Any] = op.graph_kind.find_attributes(self.graph, values) if op.graph_kind is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
-        work, *shapes = cast(Any, evaluate(self.work_and_shapes, sizes))
+        work, *shapes = cast(Any, evaluate_expression(self.work_and_shapes, sizes))
         outputs, smallest = [], min(numbers)
         for f, shape, parts in zip(op.fields, shapes, self.output_parts, strict=True):
             written = math.prod(shape)
@@ -78,7 +78,7 @@ class _ShimCall:
             module = self.load()
             arguments += numbers
             arguments += [values[n] is not None for n in self.presence]
-            arguments += [sizes[n] for n in op.choice_names]
+            arguments += [sizes[n] for n in op.choice_attribute_names]
             arguments += [values[n] for n in op.real_attribute_names]
             # Graph arrays are None if an optional graph is absent; so is reverse_edge if reverse edges are ambiguous.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
@@ -103,7 +103,7 @@ class _ShimCall:
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
 
     def make_placeholder(
-        self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any
+        self, a: ArrayArgument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any
     ) -> np.ndarray:
         """Return the array to pass in place of None: zeros for a cotangent, a single element for an absent input."""
         absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)

@@ -99,7 +99,7 @@ def list_dummy_arguments(op: Operator, real: str, index: str | None) -> list[Dum
         shape = tuple(map(_convert_to_fortran, reversed(a.dims)))
         found.append(DummyArgument(a.name.lower(), kinds[a.index], "in", a.nullable, a, shape))
     for a in (a for a in op.attributes if not a.requests):
-        found.append(DummyArgument(a.name, "real(dp)" if a.real else "integer", "in", not a.required, a))
+        found.append(DummyArgument(a.name, "real(dp)" if a.real else "integer", "in", not a.is_required, a))
     for f in op.fields:
         shape = tuple(map(_convert_to_fortran, reversed(f.dims)))
         optional = op.accepts_wrt or f in op.definition.auxiliary
@@ -135,7 +135,7 @@ class _ProcedureWriter:
         paths = self.op.graph_kind.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
-    def write_refusal(self, name: str, condition: str, given: str = "") -> Iterator[str]:
+    def write_argument_check(self, name: str, condition: str, given: str = "") -> Iterator[str]:
         """Return lines that report a wrong argument if `condition` is true and `given`, if not empty, is also true."""
         yield f"status = -{self.argument_numbers[name]}"
         if given:
@@ -143,7 +143,7 @@ class _ProcedureWriter:
         else:
             yield f"if ({condition}) return"
 
-    def write_scalars(self) -> Iterator[str]:
+    def write_scalar_assignments(self) -> Iterator[str]:
         """Yield lines that set flags, attributes and sizes."""
         yield "num_threads_ = 0"  # 0: the library chooses the number of threads
         for a in (a for a in self.op.attributes if a.name in self.local):
@@ -156,13 +156,13 @@ class _ProcedureWriter:
             *others, (last, component) = self.list_graph_components(name)
             yield f"{name} = {last}%{component}"
             yield from (f"if (present({first})) {name} = {first}%{other}" for first, other in others)
-        yield from self.write_remaining_sizes()
+        yield from self.write_sizes_from_shapes()
 
-    def write_remaining_sizes(self) -> Iterator[str]:
+    def write_sizes_from_shapes(self) -> Iterator[str]:
         """Yield lines that determine the remaining sizes from dimensions of arrays."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph_kind.sizes if self.op.graph_kind else ())
-        given = [d for a in self.op.binding_order for d in self.dummies if d.table_entry is a and not d.optional]
+        given = [d for a in self.op.size_binding_order for d in self.dummies if d.table_entry is a and not d.optional]
         while unknown := symbols - known:
             axes = ((d, axis, dim) for d in given for axis, dim in enumerate(d.shape, 1))
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
@@ -175,7 +175,7 @@ class _ProcedureWriter:
             known.add(name)
             self.bound[name] = d.name
 
-    def write_checks(self) -> Iterator[str]:
+    def write_argument_checks(self) -> Iterator[str]:
         """Yield lines that reject invalid graphs, attributes, sizes and shapes."""
         op = self.op
         if op.graph_kind:
@@ -184,20 +184,20 @@ class _ProcedureWriter:
                 parts = ((*self.list_graph_components(name)[0], lengths[name]) for name in self.order.graph)
                 whole = [f"has_length({g}%{part}, {length})" for g, part, length in parts if g == graph.name]
                 given = f"present({graph.name})" * graph.optional
-                yield from self.write_refusal(graph.name, f".not. ({' .and. '.join(whole)})", given)
+                yield from self.write_argument_check(graph.name, f".not. ({' .and. '.join(whole)})", given)
         for a in (a for a in op.attributes if not a.requests):
             name = self.replace_optional_attributes(a.name)
             if a.real:
-                yield from self.write_refusal(a.name, f".not. ({name} >= 0 .and. {name} <= huge({name}))")
+                yield from self.write_argument_check(a.name, f".not. ({name} >= 0 .and. {name} <= huge({name}))")
             elif a.choices:
-                yield from self.write_refusal(a.name, f"{name} < 0 .or. {name} > {len(a.choices) - 1}")
+                yield from self.write_argument_check(a.name, f"{name} < 0 .or. {name} > {len(a.choices) - 1}")
         for name in op.definition.symbols:
             symbol, attribute = op.definition.get_limited_symbol(name), name in {a.name for a in op.attributes}
             wrong_argument = name if attribute else self.bound.get(name)
             if wrong_argument and (symbol.minimum > 0 or symbol.maximum is not None):
                 own = self.replace_optional_attributes(name)
                 above = "" if symbol.maximum is None else f" .or. {own} > {symbol.maximum}"
-                yield from self.write_refusal(wrong_argument, f"{own} < {symbol.minimum}{above}")
+                yield from self.write_argument_check(wrong_argument, f"{own} < {symbol.minimum}{above}")
         for d in (d for d in self.dummies if d.shape):
             base = _find_base_input(d.name)
             absent = (
@@ -206,10 +206,10 @@ class _ProcedureWriter:
                 else ""
             )
             wrong = f"{absent}any(shape({d.name}) /= [{', '.join(map(self.replace_optional_attributes, d.shape))}])"
-            yield from self.write_refusal(d.name, wrong, f"present({d.name})" if d.optional else "")
-        yield from self.write_refusal("num_threads", "num_threads < 1", "present(num_threads)")
+            yield from self.write_argument_check(d.name, wrong, f"present({d.name})" if d.optional else "")
+        yield from self.write_argument_check("num_threads", "num_threads < 1", "present(num_threads)")
 
-    def write_absent_arguments(self) -> Iterator[str]:
+    def write_absent_pointers(self) -> Iterator[str]:
         """Yield lines that point absent inputs to zeros, and absent outputs that are written anyway to local arrays."""
         if not self.pointers and not (self.op.graph_kind and self.op.graph_kind.optional_names):
             return
@@ -287,14 +287,14 @@ class _ProcedureWriter:
 
     def write_source(self) -> str:
         name = f"{self.op.name}{self.ending}"
-        scalars = list(self.write_scalars())
+        scalars = list(self.write_scalar_assignments())
         lines = [
             *(d.declaration for d in self.dummies),
             *self.write_local_declarations(),
             "",
             *scalars,
-            *self.write_checks(),
-            *self.write_absent_arguments(),
+            *self.write_argument_checks(),
+            *self.write_absent_pointers(),
         ]
         body = "".join(_fold_line(f"        {line}".rstrip()) + "\n" for line in lines)
         head = wrap_arguments(f"subroutine {name}", [d.name for d in self.dummies])
@@ -312,7 +312,7 @@ def _fold_line(line: str) -> str:
     return f"{line[:at]}&\n{_fold_line('            & ' + line[at:])}"
 
 
-def write_module(family: str) -> str:
+def write_calls_module(family: str) -> str:
     """Return the source of the Fortran module for an operator family."""
     ops = [op for op in EXPORTED.values() if op.family == family]
     types = {f", {TYPES[op.graph_kind.type_name]}_{index}": None for op in ops if op.graph_kind for index in INDICES}

@@ -123,7 +123,7 @@ def _list_templates() -> dict[str, Path]:
     return templates | {"graphs.f90": SOURCES / "common" / "graphs.fypp"}
 
 
-def generate_files(vector_bytes: int) -> dict[str, str]:
+def generate_library_files(vector_bytes: int) -> dict[str, str]:
     """Return the contents of all files, keyed by relative path."""
     texts = {name: (SOURCES / where / name).read_text("utf-8") for where, names in PLAIN.items() for name in names}
     texts["interface.c"] = "#define ONE_LEVEL\n" + texts["interface.c"]
@@ -133,7 +133,7 @@ def generate_files(vector_bytes: int) -> dict[str, str]:
         for what, name in (("fast", "fast_shims.f90"), ("cases", "xla_cases.inc")):
             _run_python(str(SOURCES / "shims.py"), what, Path(place, name))
         texts |= {path.name: path.read_text("utf-8") for path in sorted(Path(place).iterdir())}
-    texts |= interface.generate_files(texts["graphs.f90"])
+    texts |= interface.generate_interface_files(texts["graphs.f90"])
     header = texts.pop("trigraph.h")
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
     values = {
@@ -164,7 +164,7 @@ def write_sources(folder: Path, vector_bytes: int) -> None:
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # fails, if fypp is missing, before any file is written
 
-    files = generate_files(vector_bytes)
+    files = generate_library_files(vector_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} has files; expected a new or empty folder")

@@ -153,7 +153,7 @@ def _list_need_conditions(op: Operator, array: str) -> list[str]:
     return requires if array == "reverse_edge" else []
 
 
-def _list_addresses(op: Operator, order: ArgumentOrder) -> Iterator[str]:
+def _list_argument_addresses(op: Operator, order: ArgumentOrder) -> Iterator[str]:
     """Yield the address that is passed for each argument; absent arrays are passed as `&none`, not NULL."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _list_need_conditions(op, n) for n in order.graph}
@@ -173,7 +173,7 @@ def _list_addresses(op: Operator, order: ArgumentOrder) -> Iterator[str]:
     yield from map(write_address, order.outputs)
 
 
-def _list_graph_conditions(op: Operator, order: ArgumentOrder, index: str) -> Iterator[str]:
+def _list_graph_validity_conditions(op: Operator, order: ArgumentOrder, index: str) -> Iterator[str]:
     """Yield C conditions that are true if the graph arrays are valid."""
     kind = op.graph_kind
     if kind is None:
@@ -193,20 +193,20 @@ def _list_graph_conditions(op: Operator, order: ArgumentOrder, index: str) -> It
         yield " || ".join([*condition, check])
 
 
-def _write_function(op: Operator, real: str, index: str | None, number: int) -> str:
+def _write_c_function(op: Operator, real: str, index: str | None, number: int) -> str:
     """Return the source of the C function that calls the procedure with this number."""
     order, whole = order_arguments(op, FAST), INDEX_TYPES[index or "i64"]
-    addresses = ",\n        ".join(_list_addresses(op, order))
+    addresses = ",\n        ".join(_list_argument_addresses(op, order))
     refused = " || ".join(_list_out_of_range_conditions(op, order))
     lines = [f"if (num_threads < 0 || {refused})", "    return TRIGRAPH_WRONG_NUMBER;"]
-    if conditions := list(_list_graph_conditions(op, order, whole)):
+    if conditions := list(_list_graph_validity_conditions(op, order, whole)):
         lines += [f"if (!trusted && !(({') && ('.join(conditions)})))", "    return TRIGRAPH_WRONG_GRAPH;"]
     for n in (a.name for a in op.index_arguments if a.name in order.inputs):
         lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
     lines += [
         "if (num_threads == 0)",
-        f"    num_threads = choose_num_threads({write_c_expression(op.operation_count)} + {write_output_count(op)});",
+        f"    num_threads = choose_num_threads({write_c_expression(op.operation_count_expression)} + {write_output_count(op)});",
     ]
     lines += ["int64_t none = -1;  /* stands for absent arrays: an index, or NaN */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"
@@ -216,25 +216,25 @@ def _write_function(op: Operator, real: str, index: str | None, number: int) -> 
     return f"{_write_function_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
 
 
-def _write_functions() -> str:
+def _write_c_functions() -> str:
     """Return a file that is included twice: first for the names of the procedures, then for the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in list_kind_pairs(op)]
     names = [name_c_function(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
-    return text + "".join(_write_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
+    return text + "".join(_write_c_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
 
 
-def _name_choices() -> list[tuple[str, int]]:
+def _list_choice_numbers() -> list[tuple[str, int]]:
     """Return the name and value of each choice, such as ``("mha_gat_n2n_activation_relu", 1)``."""
     attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
 
 
-def _write_choices() -> str:
+def _write_choices_module() -> str:
     """Return the source of the module trigraph_choices, which names the values of choices."""
     text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
     text += "    implicit none\n    public\n"
-    text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _name_choices())
+    text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _list_choice_numbers())
     return text + "end module trigraph_choices\n"
 
 
@@ -249,7 +249,7 @@ def _write_header(graphs: str) -> str:
             lines.append(f"{n} ({', '.join(array.dims)}): {array.doc}")
         text += "/* " + "\n   ".join(lines) + " */\n"
         text += "".join(f"{_write_function_head(op, *instance)};\n" for instance in list_kind_pairs(op)) + "\n"
-    named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _name_choices())
+    named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _list_choice_numbers())
     text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
     text += "/* Status of functions that build or check graph arrays: 0, or the first error. */\nenum {\n"
     for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
@@ -264,7 +264,7 @@ class DeclaredArgument(NamedTuple):
     written: bool
 
 
-def parse_declarations(source: str, procedure: str) -> dict[str, DeclaredArgument]:
+def parse_argument_declarations(source: str, procedure: str) -> dict[str, DeclaredArgument]:
     """Return the arguments of a procedure of trigraph_graphs, keyed by name, in order."""
     text = re.sub(r"&\s*\n\s*&", "", source)
     match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
@@ -281,7 +281,7 @@ def _write_graph_functions(source: str) -> tuple[str, str]:
     functions = prototypes = ""
     for procedure in FLAT_PROCEDURES:
         for index in INDICES:
-            declared = parse_declarations(source, f"{procedure}_{index}")
+            declared = parse_argument_declarations(source, f"{procedure}_{index}")
             del declared["status"]
             name = f"trigraph_{procedure}_{index}"
             functions += wrap_arguments(f"function {name}", list(declared), "").rstrip("\n")
@@ -299,14 +299,17 @@ def _write_graph_functions(source: str) -> tuple[str, str]:
     return functions, prototypes
 
 
-def generate_files(graphs: str) -> dict[str, str]:
+def generate_interface_files(graphs: str) -> dict[str, str]:
     """Return the contents of all files, keyed by name; `graphs` is the source of trigraph_graphs."""
     files = {
         "trigraph.h": _write_header(graphs),
-        "interface.inc": _write_functions(),
+        "interface.inc": _write_c_functions(),
         "graphs_c.f90": _write_graph_functions(graphs)[0],
     }
-    files |= {"choices.f90": _write_choices(), **{f"{f}_calls.f90": calls.write_module(f) for f in FAMILIES}}
+    files |= {
+        "choices.f90": _write_choices_module(),
+        **{f"{f}_calls.f90": calls.write_calls_module(f) for f in FAMILIES},
+    }
     return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
 
 
@@ -314,7 +317,7 @@ def main() -> None:
     """Run the command line that meson uses."""
     what, *arguments = sys.argv[1:]
     if what == "write":
-        for name, text in generate_files(Path(arguments[0]).read_text("utf-8")).items():
+        for name, text in generate_interface_files(Path(arguments[0]).read_text("utf-8")).items():
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments

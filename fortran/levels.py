@@ -151,7 +151,7 @@ def set_cpu_level(level: str) -> None:
         follow()
 
 
-def describe_torch_operators() -> tuple[str, str]:
+def find_torch_operator_language() -> tuple[str, str]:
     """Return the language of `trigraph.torch`'s CPU operators ("C++" or "Python"), and the reason if it is Python.
 
     The C++ operators call torch's stable interface, which exists since torch 2.9.

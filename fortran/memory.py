@@ -32,7 +32,7 @@ class _Lease:
         self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": dtype.str, "version": 3}
 
 
-class _Block(NamedTuple):
+class _MemoryBlock(NamedTuple):
     """Memory, its size in bytes, its address, and a weak reference to the current or last lease."""
 
     memory: mmap.mmap
@@ -52,7 +52,7 @@ class BlockPool:
     """
 
     kept: int
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[_MemoryBlock] = field(default_factory=list)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an uninitialised array, like `numpy.empty`."""
@@ -64,14 +64,14 @@ class BlockPool:
             return np.empty(shape, dtype)
         memory, length, address, _ = block
         lease = _Lease(memory, address, shape, dtype)
-        self.blocks.append(_Block(memory, length, address, weakref.ref(lease)))
+        self.blocks.append(_MemoryBlock(memory, length, address, weakref.ref(lease)))
         return np.asarray(lease)
 
-    def _list_free_blocks(self) -> list[_Block]:
+    def _list_free_blocks(self) -> list[_MemoryBlock]:
         """Return the blocks that no result uses. The list is copied because other threads may change it."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
-    def _remove_block(self, block: _Block) -> bool:
+    def _remove_block(self, block: _MemoryBlock) -> bool:
         """Remove a block from the list; return whether it was still there."""
         try:
             self.blocks.remove(block)
@@ -79,7 +79,7 @@ class BlockPool:
             return False
         return True
 
-    def _take_free_block(self, size: int) -> _Block | None:
+    def _take_free_block(self, size: int) -> _MemoryBlock | None:
         """Remove and return the smallest free block that fits, or None."""
         most = LARGEST_RATIO * size
         while True:
@@ -90,7 +90,7 @@ class BlockPool:
             if found is None or self._remove_block(found):
                 return found
 
-    def _allocate_block(self, size: int) -> _Block | None:
+    def _allocate_block(self, size: int) -> _MemoryBlock | None:
         """Allocate a block, freeing unused blocks if necessary; return None if the blocks in use exhaust the pool."""
         total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._list_free_blocks():
@@ -112,7 +112,7 @@ class BlockPool:
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # ignored, because the system may not support large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
+        return _MemoryBlock(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 
 
 def _map_private_memory(size: int) -> mmap.mmap:

@@ -102,7 +102,7 @@ def describe_operator(
     return {
         "name": name,
         "scalars": ", ".join([*spec.symbols, *(f"has_{n}" for n in spec.optional_names)]),
-        "choices": list(op.choice_names),
+        "choices": list(op.choice_attribute_names),
         "numbers": list(op.real_attribute_names),
         "graph": lengths("forward"),
         "direct": list(op.graph_kind.direct) if op.graph_kind else [],

@@ -119,7 +119,11 @@ def order_arguments(op: Any, shims: ShimSet) -> ArgumentOrder:
     passed_arguments = shims.select_arguments(op)
     return ArgumentOrder(
         threads=["num_threads"] if shims.threads else [],
-        dims=[*op.definition.symbols, *(f"has_{n}" for n in shims.list_optional_arguments(op)), *op.choice_names],
+        dims=[
+            *op.definition.symbols,
+            *(f"has_{n}" for n in shims.list_optional_arguments(op)),
+            *op.choice_attribute_names,
+        ],
         numbers=list(op.real_attribute_names),
         graph=shims.list_graph_arrays(op),
         inputs=[a.name for a in passed_arguments],
@@ -158,7 +162,7 @@ def write_shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Seq
             declared, shape = (whole, ()) if a in integers else (kind, parts)
             text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
     if shims.scaled:
-        body = write_third_body(called, lower, shims, order) if lower else write_judge_body(called[0], order)
+        body = write_third_derivative_body(called, lower, shims, order) if lower else write_judge_body(called[0], order)
         return text + body + f"end subroutine {name}\n\n"
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
@@ -188,7 +192,9 @@ def write_judge_body(procedure: str, order: ArgumentOrder) -> str:
     return text
 
 
-def write_third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: ArgumentOrder) -> str:
+def write_third_derivative_body(
+    procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: ArgumentOrder
+) -> str:
     """Return the body of a judge's shim of bwd3: gg_ fields are derivatives of bwd, the others derivatives of bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
@@ -225,7 +231,7 @@ def write_shim_module(name: str) -> str:
     return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
-def write_switch_cases() -> str:
+def write_address_count_cases() -> str:
     """Return the cases of a C switch over the number of addresses, for ``interface.c``."""
     shims, counts = SHIM_SETS["fast"], set()
     for op in shims.select_operators(load_table()).values():
@@ -354,7 +360,7 @@ def main() -> None:
     parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap", "cases"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    written = {"f2cmap": lambda: repr(F2CMAP), "cases": write_switch_cases}.get(
+    written = {"f2cmap": lambda: repr(F2CMAP), "cases": write_address_count_cases}.get(
         options.what, lambda: write_shim_module(options.what)
     )
     options.out.write_text(written())

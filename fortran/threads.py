@@ -98,7 +98,7 @@ def _call_settings_callbacks() -> None:
 
 
 @functools.cache  # so that the function runs only once
-def synchronise_library() -> None:
+def synchronise_library_settings() -> None:
     """Make libtrigraph use the same build of the fast path and the same number of threads as calls from Python.
 
     Raises ImportError or ValueError if no build of the fast path can be used.

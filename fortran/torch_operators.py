@@ -16,7 +16,7 @@ if __name__ == "__main__":  # the package cannot be imported during the build
 from trigraph.fortran.calls import EXPORTED, name_c_function
 from trigraph.fortran.interface import find_owning_graph, write_c_expression
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
-from trigraph.table import GRAPH_PARTS, Argument, Array, Operator
+from trigraph.table import GRAPH_PARTS, Array, ArrayArgument, Operator
 
 FAST = SHIM_SETS["fast"]
 REALS = {"f32": ("float", "float32"), "f64": ("double", "float64")}
@@ -113,7 +113,7 @@ class KernelWriter:
             self.add_line(f"const i64 {name} = {text};")
             self.known.add(name)
 
-    def write_presence_flags(self) -> None:
+    def write_flags_and_attribute_checks(self) -> None:
         """Write the code that sets the presence flags of optional arguments, and checks attributes."""
         op, spec = self.op, self.op.definition
         for name in dict.fromkeys((*spec.optional_names, *FAST.list_optional_arguments(op))):
@@ -185,7 +185,7 @@ class KernelWriter:
             if name not in parts.optional and find_owning_graph(self.op, name) not in kind.optional_names:
                 self.add_line(f'if (!{array}.is_present()) refuse(its_name, ": the graph lacks {name}");')
 
-    def write_cotangent_fills(self) -> None:
+    def write_zero_cotangents(self) -> None:
         """Write the code that fills absent cotangents of present inputs with zeros."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
@@ -194,7 +194,7 @@ class KernelWriter:
                 condition = f" && has_{base}" if base in self.op.definition.optional_names else ""
                 self.add_line(f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill_with_zeros(double({size}));")
 
-    def write_results(self) -> None:
+    def write_result_allocations(self) -> None:
         """Write the code that creates the results, which are empty if they are not requested or do not exist."""
         for k, f in enumerate(self.op.fields):
             conditions = [f"(wanted >> {k} & 1)"] if self.op.accepts_wrt else []
@@ -209,12 +209,12 @@ class KernelWriter:
     def write_column_condition(self, f: Array) -> str:
         """Return a C++ condition: whether the argument of a derivative (or its input, if absent) is a column."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
-        a: Argument | None = self.by_name.get(f.name)
+        a: ArrayArgument | None = self.by_name.get(f.name)
         if a is None:
             return "false"
         return f"(a_{f.name}.is_present() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
-    def write_call(self) -> None:
+    def write_interface_call(self) -> None:
         """Write the call to the C interface; if every sum is empty, results are 0, and indices are -1."""
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
@@ -257,15 +257,15 @@ class KernelWriter:
             array = GRAPH_PARTS[self.op.graph_kind.type_name].arrays[0]
             self.add_line(f"const int32_t whole = a_{first}_{array}.dtype;")
             self.add_line(f"if (whole != int32 && whole != int64) check_dtype(a_{first}_{array}, int64);")
-        self.write_presence_flags()
+        self.write_flags_and_attribute_checks()
         self.write_shape_checks()
         self.write_graph_array_checks()
         for a in self.op.positive_arguments:
             for c_real, name in REALS.values():
                 self.add_line(f"if (real == {name}) check_positive<{c_real}>(a_{a.name}, a_{a.name}.sizes[0]);")
-        self.write_cotangent_fills()
-        self.write_results()
-        self.write_call()
+        self.write_zero_cotangents()
+        self.write_result_allocations()
+        self.write_interface_call()
         for k, f in enumerate(self.op.fields):
             self.add_line(f"s[{k}] = out_{f.name}.release();")
         return f"void {self.op.name}(Value *s, uint64_t, uint64_t)\n{{\n" + "\n".join(self.lines) + "\n}\n\n"

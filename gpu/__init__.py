@@ -18,7 +18,7 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any
     call = OperatorCall(op, values, sizes, wanted, out)
     if wanted:
         getattr(_FAMILIES[op.family], op.name)(call)
-    return call.fields.finalize_outputs()
+    return call.fields.store_and_return_outputs()
 
 
 _FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in NAMED.values()}

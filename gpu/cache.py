@@ -25,10 +25,10 @@ from trigraph.arrays import import_cupy
 from trigraph.gpu.instances import (
     C_TYPES,
     INSTANCES,
-    compilation_order,
     is_enabled,
     list_related_instances,
     parse_types_and_degrees,
+    rank_for_compilation,
 )
 from trigraph.gpu.sources import expand_includes
 from trigraph.table import DEFINITIONS
@@ -56,7 +56,7 @@ class KernelCache:
         weakref.finalize(self, shutil.rmtree, folder, True)
         return Path(folder)
 
-    def _root(self) -> Path:
+    def _get_cache_folder(self) -> Path:
         """Return the folder of the cache, next to CuPy's cache."""
         if os.environ.get("CUPY_CACHE_IN_MEMORY", "0") == "1":
             return self._temporary_folder
@@ -72,7 +72,10 @@ class KernelCache:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
         cuda = self._cupy.cuda
         made_by = self._cupy.__version__, cuda.nvrtc.getVersion(), cuda.Device().compute_capability, OPTIONS
-        return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
+        return (
+            self._get_cache_folder()
+            / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
+        )
 
     def find_compiled_file(self, family: str, name: str) -> Path | None:
         """Return the file of an instance, or None if the instance is not compiled yet."""
@@ -97,7 +100,7 @@ class KernelCache:
                 code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
                     self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
                 )
-                path = folder / f"{symbols[name]}.{_digest(code)}.cubin"
+                path = folder / f"{symbols[name]}.{_compute_digest(code)}.cubin"
                 with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
                     file = Path(temporary_folder, "code")
                     file.write_bytes(code)
@@ -119,7 +122,7 @@ class KernelCache:
                 with contextlib.suppress(Exception), device:  # the launch of the instance will raise the error again
                     self.get_or_compile(family, absent.pop(0))
 
-        for _ in range(min(len(absent), _choose_num_threads())):
+        for _ in range(min(len(absent), _choose_num_compile_threads())):
             threading.Thread(target=compile_absent).start()
 
 
@@ -128,7 +131,7 @@ def parse_function_name(file: Path) -> str:
     return file.name.partition(".")[0]
 
 
-def _digest(code: bytes) -> str:
+def _compute_digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()[:32]
 
 
@@ -136,12 +139,12 @@ def _find_intact_file(folder: Path) -> Path | None:
     """Return a file whose content matches the digest in its name; crashes and full disks leave truncated files."""
     for file in folder.glob("*.cubin"):
         with contextlib.suppress(OSError):  # skip files that were removed or cannot be read
-            if file.name.split(".")[1] == _digest(file.read_bytes()):
+            if file.name.split(".")[1] == _compute_digest(file.read_bytes()):
                 return file
     return None
 
 
-def _choose_num_threads() -> int:
+def _choose_num_compile_threads() -> int:
     return min(MAX_THREADS, os.cpu_count() or 1)
 
 
@@ -194,7 +197,7 @@ def compile(
         with device:
             cache.get_or_compile(*pair)
 
-    with ThreadPoolExecutor(_choose_num_threads()) as pool:
+    with ThreadPoolExecutor(_choose_num_compile_threads()) as pool:
         for number, future in enumerate(as_completed([pool.submit(compile_instance, pair) for pair in absent]), 1):
             future.result()
             if progress and sys.stderr.isatty():
@@ -223,4 +226,4 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
         for name in INSTANCES[family]
         if parse_types_and_degrees(name)[0] <= types and is_enabled(name)
     ]
-    return sorted(pairs, key=lambda pair: compilation_order(pair[1]))
+    return sorted(pairs, key=lambda pair: rank_for_compilation(pair[1]))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from trigraph.checks import find_field_layout
+from trigraph.checks import find_field_shape_and_dtype
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import KernelLauncher
 from trigraph.table import Operator, result_type
@@ -52,7 +52,7 @@ class RequestedFields:
         self.arrays = {
             field.name: self._given[field.name]
             if self._is_given_and_aligned(field.name)
-            else kernels.xp.empty(*find_field_layout(op, field, values, sizes))
+            else kernels.xp.empty(*find_field_shape_and_dtype(op, field, values, sizes))
             for field in op.fields
             if field.name in wanted
         }
@@ -77,7 +77,7 @@ class RequestedFields:
             if field in self.arrays:
                 self.arrays[field].fill(0)
 
-    def finalize_outputs(self) -> Any:
+    def store_and_return_outputs(self) -> Any:
         """Return the result of the operator: an array or a NamedTuple."""
         for field in self.arrays.keys() & self._given.keys():
             if self.arrays[field] is not self._given[field]:

@@ -35,7 +35,7 @@ BLOCKS = 2048  # maximum number of blocks that sum gradients of weights; each bl
 
 def radial_basis_fwd(call: OperatorCall) -> None:
     """Compute rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
-    edges, radial, spherical, exponent = _radial_sizes(call)
+    edges, radial, spherical, exponent = _list_radial_sizes(call)
     call.kernels.launch_elementwise(
         "dimenet_radial",
         (call.kernels.dtype,),
@@ -54,7 +54,7 @@ def radial_basis_fwd(call: OperatorCall) -> None:
 def radial_basis_bwd(call: OperatorCall) -> None:
     """Compute gradients of dist and freq, or derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
     kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
-    edges, radial, spherical, exponent = _radial_sizes(call)
+    edges, radial, spherical, exponent = _list_radial_sizes(call)
     types = (kernels.dtype, call.second)
     arguments = {
         "gg_dist": dots.dist,
@@ -92,7 +92,7 @@ radial_basis_bwd2 = radial_basis_bwd
 def radial_basis_bwd3(call: OperatorCall) -> None:
     """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
     kernels, fields, inputs, dots, gggs = call.kernels, call.fields, call.inputs, call.dots, call.along
-    edges, radial, spherical, exponent = _radial_sizes(call)
+    edges, radial, spherical, exponent = _list_radial_sizes(call)
     blocks = ceil_divide(edges, THREADS // radial)
     parts = {n: kernels.empty(blocks, radial) if n in fields else None for n in ("gg_freq", "freq")}
     kernels.launch(
@@ -129,7 +129,7 @@ def radial_basis_bwd3(call: OperatorCall) -> None:
             sum_rows(kernels, part, fields[name], fresh=True)
 
 
-def _radial_sizes(call: OperatorCall) -> tuple[int, ...]:
+def _list_radial_sizes(call: OperatorCall) -> tuple[int, ...]:
     """Return the numbers of edges, radial functions and spherical functions, and the exponent of the envelope."""
     names = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
     return tuple(call.sizes[name] for name in names)
@@ -140,7 +140,7 @@ def _radial_sizes(call: OperatorCall) -> tuple[int, ...]:
 
 def _compute_triplet_sums(call: OperatorCall) -> None:
     """Sum embedding[f] w over the in-edges f of each edge's source, subject to `exclude`, or compute the derivative."""
-    _TripletLauncher(call).sum_to_out_edges(None, call.output)
+    _TripletLauncher(call).sum_features_to_out_edges(None, call.output)
 
 
 def _compute_triplet_gradients(call: OperatorCall) -> None:
@@ -164,8 +164,8 @@ class _TripletLauncher:
         self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.tiles = ceil_divide(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
-        unit, unit_dot = self._directions()
-        projected, projected_dot = self._project()
+        unit, unit_dot = self._compute_directions()
+        projected, projected_dot = self._project_radial_basis()
         #: Arguments that all kernels over nodes take: the graph, edge values, second weights and sizes.
         self.arguments = {
             "src_offsets": graph.src_offsets,
@@ -190,7 +190,7 @@ class _TripletLauncher:
     def _allocate_if_wanted(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.empty(*shape) if wanted else None
 
-    def _directions(self) -> tuple[Any, Any]:
+    def _compute_directions(self) -> tuple[Any, Any]:
         """Return unit vectors and, if there are cotangents, their derivatives."""
         unit, unit_dot = (
             self._allocate_if_wanted(self.edges, 3),
@@ -202,7 +202,7 @@ class _TripletLauncher:
         )
         return unit, unit_dot
 
-    def _project(self) -> tuple[Any, Any]:
+    def _project_radial_basis(self) -> tuple[Any, Any]:
         """Return W1^T sbf_rad of each edge and degree, and its derivative."""
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = (
@@ -217,7 +217,7 @@ class _TripletLauncher:
         self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), **arguments)
         return projected, projected_dot
 
-    def _template_arguments(self, order: int) -> tuple[Any, ...]:
+    def _choose_template_arguments(self, order: int) -> tuple[Any, ...]:
         usual = self.dtype == np.float32 and self.spherical == USUAL_DEGREES
         degrees = USUAL_DEGREES if usual else DEGREES
         return self.dtype, self.graph.src.dtype, order, degrees
@@ -252,13 +252,15 @@ class _TripletLauncher:
         """Number of columns in a tile of W1."""
         return 32 // int(self.dtype.itemsize)
 
-    def sum_to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
+    def sum_features_to_out_edges(
+        self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None
+    ) -> None:
         """Sum the features of in-edges into `out` for each out-edge."""
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
         more = {"grad_out": grad_out, "out": out, "grad_unit": grad_unit, "grad_unit_dot": grad_unit_dot}
         self.kernels.launch(
-            "dimenet_out_edges", self._template_arguments(order), grid, (THREADS,), **self.arguments, **more
+            "dimenet_out_edges", self._choose_template_arguments(order), grid, (THREADS,), **self.arguments, **more
         )
 
     def compute_in_edge_gradients(self, grad_unit: Any, grad_unit_dot: Any) -> None:
@@ -272,13 +274,13 @@ class _TripletLauncher:
         )
         grad = self._allocate_if_wanted(*shape, wanted=wanted)
         grad_dot = self._allocate_if_wanted(*shape, wanted=wanted and self.second)
-        per_block = 1 if weights is None else self._nodes_per_block()
+        per_block = 1 if weights is None else self._choose_nodes_per_block()
         blocks, width = ceil_divide(nodes, per_block), self.channels * self.mid
         parts, totals = (self._allocate_if_wanted(blocks, width, wanted=weights is not None) for _ in range(2))
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         self.kernels.launch(
             "dimenet_in_edges",
-            self._template_arguments(self.second),
+            self._choose_template_arguments(self.second),
             (blocks,),
             (THREADS,),
             **self.arguments,
@@ -303,7 +305,7 @@ class _TripletLauncher:
             self._sum_first_weight_gradient(grads, weights[: self.spherical * self.radial])
             sum_rows(self.kernels, totals, self._slice_second_weights(weights), self.mid)
 
-    def _nodes_per_block(self) -> int:
+    def _choose_nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
         # A copy has 2 * channels * mid elements of at most 8 bytes; all copies use at most an eighth of WORKSPACE.
         blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
@@ -322,7 +324,7 @@ class _TripletLauncher:
         unit = self._allocate_if_wanted(*shape, wanted=vec is not None)
         unit_dot = self._allocate_if_wanted(*shape, wanted=vec is not None and self.second)
         if fields.requests_any("grad_out", "vec"):
-            self.sum_to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
+            self.sum_features_to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
         if fields.requests_any("vec", "sbf_rad", "embedding", "weights"):
             self.compute_in_edge_gradients(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:

@@ -57,14 +57,14 @@ class _ThirdDerivativeLauncher:
         self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.rows, self.tiles = self.spherical * self.radial, ceil_divide(self.channels, LANES)
         self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
-        value, along_a, along_c = self.input_arguments("weights").values()
+        value, along_a, along_c = self.collect_input_arguments("weights").values()
         self.weights = HyperDualWeights(value, along_a, along_c, n_mid=mid, **self.widths)
-        self.sbf_rad = HyperDualRadialBasis(*self.input_arguments("sbf_rad").values())
+        self.sbf_rad = HyperDualRadialBasis(*self.collect_input_arguments("sbf_rad").values())
         self.products = self.kernels.empty(self.rows, PARTS, self.channels)
         self.launch_elementwise("products", self.rows * self.channels, weights=self.weights, products=self.products)
         self.unit = self.kernels.empty(self.edges, 3, PARTS)
         self.launch_elementwise(
-            "directions", self.edges, **self.input_arguments("vec"), unit=self.unit, num_edges=self.edges
+            "directions", self.edges, **self.collect_input_arguments("vec"), unit=self.unit, num_edges=self.edges
         )
         #: Features, which `to_in_edges` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
@@ -72,7 +72,7 @@ class _ThirdDerivativeLauncher:
         shape = (2 * self.tiles, self.edges, 3, PARTS)
         self.grad_unit = self.kernels.empty(*shape) if self.fields.requests_any("gg_vec", "vec") else None
 
-    def input_arguments(self, name: str) -> dict[str, Any]:
+    def collect_input_arguments(self, name: str) -> dict[str, Any]:
         """Return an input and its two directions, keyed by kernel argument."""
         dots, gggs = self.call.dots, self.call.along
         return {
@@ -84,7 +84,7 @@ class _ThirdDerivativeLauncher:
     def launch_elementwise(self, kernel: str, count: int, /, **arguments: Any) -> None:
         self.kernels.launch_elementwise(f"dimenet_third_{kernel}", (self.kernels.dtype,), count, **arguments)
 
-    def output_arguments(self, name: str) -> dict[str, Any]:
+    def collect_output_arguments(self, name: str) -> dict[str, Any]:
         """Return the output fields of an input, keyed by kernel argument."""
         return {f"out_gg_{name}": self.fields[f"gg_{name}"], f"out_{name}": self.fields[name]}
 
@@ -110,7 +110,7 @@ class _ThirdDerivativeLauncher:
             sbf_rad=self.sbf_rad,
             grad_unit=None if self.grad_unit is None else self.grad_unit[self.tiles if to_in else 0 :],
             num_edges=self.edges,
-            **self.input_arguments("embedding"),
+            **self.collect_input_arguments("embedding"),
             **self.widths,
             **arguments,
         )
@@ -120,7 +120,12 @@ class _ThirdDerivativeLauncher:
         if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
-        more = {**self.input_arguments("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
+        more = {
+            **self.collect_input_arguments("embedding"),
+            **self.widths,
+            "num_edges": self.edges,
+            "features": self.features,
+        }
         self.launch_elementwise("features", count, products=self.products, sbf_rad=self.sbf_rad, **more)
         none = dict.fromkeys(("grad_q", "out_gg_embedding", "out_embedding", "edge_alone"))
         self.sum_over_triplets(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
@@ -133,12 +138,16 @@ class _ThirdDerivativeLauncher:
         alone = self.kernels.xp.empty(self.edges, "int32") if radial or weights else None
         grad_q = None if alone is None else self.features
         more = {"grad_q": grad_q, "edge_alone": alone, "features": None, "out_grad_out": None}
-        self.sum_over_triplets(True, **self.output_arguments("embedding"), **more)
+        self.sum_over_triplets(True, **self.collect_output_arguments("embedding"), **more)
         arguments: dict[str, Any] = {"grad_q": grad_q, "alone": alone, "num_edges": self.edges, **self.widths}
         if radial:
             count = self.edges * self.spherical * LANES
             self.launch_elementwise(
-                "sbf_rad_gradient", count, products=self.products, **self.output_arguments("sbf_rad"), **arguments
+                "sbf_rad_gradient",
+                count,
+                products=self.products,
+                **self.collect_output_arguments("sbf_rad"),
+                **arguments,
             )
         if weights:
             parts = self.kernels.empty(ceil_divide(self.edges, ROWS), self.products.size + 1)
@@ -149,10 +158,10 @@ class _ThirdDerivativeLauncher:
             sum_rows(self.kernels, parts, total, fresh=True)
             count = (self.rows + self.channels) * self.weights.n_mid
             more = {"weights": self.weights, "grad_products": total}
-            self.launch_elementwise("weights_gradient", count, **more, **self.output_arguments("weights"))
+            self.launch_elementwise("weights_gradient", count, **more, **self.collect_output_arguments("weights"))
 
     def compute_vec_gradient(self) -> None:
         """Compute the gradients of the edge vectors from the gradients of the directions."""
         sizes = {"num_edges": self.edges, "parts": 2 * self.tiles}
-        arguments = {**self.input_arguments("vec"), **self.output_arguments("vec"), **sizes}
+        arguments = {**self.collect_input_arguments("vec"), **self.collect_output_arguments("vec"), **sizes}
         self.launch_elementwise("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)

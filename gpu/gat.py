@@ -59,15 +59,15 @@ def mha_gat_n2n_bwd2(call: OperatorCall) -> None:
         call.fields.fill_zeros()
         return
     attention, fields = _AttentionLauncher(call), call.fields
-    wants_inputs, g = fields.requests_any(*_Inputs._fields), align(call.grad)
+    wants_inputs, g = fields.requests_any(*_AttentionInputs._fields), align(call.grad)
     records = attention.compute_backward_records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
-        attention.sum_output_tangent(records, fields["grad_output_embedding"])
+        attention.compute_output_tangent(records, fields["grad_output_embedding"])
     if wants_inputs:
         attention.compute_input_gradients(g, records)
 
 
-class _Inputs(NamedTuple):
+class _AttentionInputs(NamedTuple):
     """Inputs of graph attention, or their cotangents, any of which may be None."""
 
     src_embedding: Any
@@ -76,7 +76,7 @@ class _Inputs(NamedTuple):
     attention_weights: Any
 
     @classmethod
-    def align(cls, arrays: Any) -> "_Inputs":
+    def align(cls, arrays: Any) -> "_AttentionInputs":
         """Return the arrays, replacing misaligned arrays by copies."""
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
@@ -134,7 +134,7 @@ class _AttentionLauncher:
 
     def __init__(self, call: OperatorCall) -> None:
         self.kernels, self.graph, self.fields, self.second = call.kernels, call.graph, call.fields, call.second
-        self.inputs, self.dots = _Inputs.align(call.inputs), _Inputs.align(call.dots)
+        self.inputs, self.dots = _AttentionInputs.align(call.inputs), _AttentionInputs.align(call.dots)
         self.num_heads, self.dim_head = call.sizes["num_heads"], call.sizes["dim_head"]
         self.concat_heads = call.values["concat_heads"]
         self.storage = self.inputs.src_embedding.dtype  # dtype of embeddings
@@ -168,19 +168,19 @@ class _AttentionLauncher:
             self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3]
         )
 
-    def _select_weights(self, k: int) -> list[Any]:
+    def _select_weights_and_cotangent(self, k: int) -> list[Any]:
         """Return the weights of the source (k = 0), destination (1) or edge (2) embedding, and their cotangent."""
         first = k * self.num_heads * self.dim_head
         weights_and_cotangent = self.inputs.attention_weights, self.dots.attention_weights
         return [None if weights is None else weights[first:] for weights in weights_and_cotangent]
 
-    def _split_rows(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
+    def _split_rows_by_embedding(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
         """Split an array into the rows of sources, destinations and edges (None without edge features)."""
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
     def _project_embeddings(
-        self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]
+        self, weights: Any, inputs: _AttentionInputs, weights_2: Any, inputs_2: Sequence[Any]
     ) -> tuple[Any, Any, Any]:
         """Launch gat_project: weights . inputs + weights_2 . inputs_2, where a term without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
@@ -201,7 +201,7 @@ class _AttentionLauncher:
             column_bits=lanes.column_bits,
             out=out,
         )
-        return self._split_rows(out, counts)
+        return self._split_rows_by_embedding(out, counts)
 
     def make_scores_argument(self, projections: tuple[Any, Any, Any]) -> _Scores:
         return _Scores(*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
@@ -222,8 +222,8 @@ class _AttentionLauncher:
         """
         graph, heads, rows = self.graph, self.num_heads, self.positions_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
-        stats_overflow = None if rows.long is None else sums.allocate_overflow(self.kernels, rows, stats)
-        overflow = None if out is None else self._allocate_overflow(rows, out.shape[1])
+        stats_overflow = None if rows.long is None else sums.allocate_long_row_parts(self.kernels, rows, stats)
+        overflow = None if out is None else self._allocate_long_row_parts(rows, out.shape[1])
         lanes = HeadLaneLayout.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "x": self.inputs.src_embedding,
@@ -263,10 +263,10 @@ class _AttentionLauncher:
 
     # ---- derivatives
 
-    def sum_output_tangent(self, records: Any, out: Any) -> None:
+    def compute_output_tangent(self, records: Any, out: Any) -> None:
         """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, computed from the result of `records`."""
         rows, width = self.positions_by_destination, out.shape[1]
-        lanes, overflow = LaneLayout.for_width(width, self.elements), self._allocate_overflow(rows, width)
+        lanes, overflow = LaneLayout.for_width(width, self.elements), self._allocate_long_row_parts(rows, width)
         self._launch(
             "gat_output_tangent",
             (self.wide, self.concat_heads),
@@ -285,7 +285,7 @@ class _AttentionLauncher:
         )
         self._reduce_long_rows(rows, overflow, out)
 
-    def _allocate_overflow(self, rows: CsrRows, width: int) -> Any:
+    def _allocate_long_row_parts(self, rows: CsrRows, width: int) -> Any:
         """Return workspace for the parts of long rows, or None if there are none."""
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
@@ -306,7 +306,7 @@ class _AttentionLauncher:
         means = parts_of_means = None
         if rows.long is not None:
             means = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
-            parts_of_means = sums.allocate_overflow(self.kernels, rows, means)
+            parts_of_means = sums.allocate_long_row_parts(self.kernels, rows, means)
         target = self._make_gradient_target(1, rows, out, totals)
         lanes = HeadLaneLayout.for_heads(heads, self.dim_head, self.elements)
         arguments = {
@@ -336,14 +336,14 @@ class _AttentionLauncher:
             if step != SECOND_STEP or self.second:
                 launch_backward_steps(step, rows.num_parts)
                 if step != LAST_STEP:
-                    sums.add_long_row_parts(self.kernels, rows, parts_of_means, means)
-        self._add_long_row_parts(rows, target)
+                    sums.sum_long_row_parts(self.kernels, rows, parts_of_means, means)
+        self._sum_long_row_parts(rows, target)
         return records
 
     @lazy
     def positions_by_embedding(self) -> list[CsrRows]:
         """Positions grouped by source, by destination and, if there are edge features, by edge row."""
-        kinds = (sums.group_by_source, sums.group_by_destination, sums.group_by_row)
+        kinds = (sums.group_by_source, sums.group_by_destination, sums.group_by_edge_row)
         return [
             group_positions(self.graph)
             for group_positions, array in zip(kinds, self.inputs[:3], strict=True)
@@ -360,12 +360,12 @@ class _AttentionLauncher:
         if "attention_weights" not in self.fields:
             return None, None, None, None
         all_sums = self.empty(sum(self._num_rows_by_embedding), (2 if self.second else 1) * self.num_heads)
-        return (*self._split_rows(all_sums, self._num_rows_by_embedding), all_sums)
+        return (*self._split_rows_by_embedding(all_sums, self._num_rows_by_embedding), all_sums)
 
     def compute_input_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except for the destination embedding."""
         for k in (0, 2):
-            name = _Inputs._fields[k]
+            name = _AttentionInputs._fields[k]
             if self.inputs[k] is not None and self.fields.requests_any(name, "attention_weights"):
                 self._sum_embedding_gradient(k, g if k == 0 else None, records, self.fields[name])
         if "attention_weights" in self.fields:
@@ -394,22 +394,22 @@ class _AttentionLauncher:
             lanes=lanes,
             target=target,
         )
-        self._add_long_row_parts(rows, target)
+        self._sum_long_row_parts(rows, target)
         if k == 2 and out is not None:
             sums.zero_unused_rows(self.graph, out)
 
     def _make_gradient_target(self, k: int, rows: CsrRows, out: Any, totals: Any) -> _EmbeddingGradientTarget:
         """Return the arrays for the gradient of embedding k, for sums of records, and for parts of long rows."""
-        overflow = None if out is None else self._allocate_overflow(rows, self.num_heads * self.dim_head)
-        sums_overflow = None if totals is None else sums.allocate_overflow(self.kernels, rows, totals)
-        a, a_dot = self._select_weights(k)
+        overflow = None if out is None else self._allocate_long_row_parts(rows, self.num_heads * self.dim_head)
+        sums_overflow = None if totals is None else sums.allocate_long_row_parts(self.kernels, rows, totals)
+        a, a_dot = self._select_weights_and_cotangent(k)
         return _EmbeddingGradientTarget(a, a_dot, out, overflow, totals, sums_overflow)
 
-    def _add_long_row_parts(self, rows: CsrRows, target: _EmbeddingGradientTarget) -> None:
+    def _sum_long_row_parts(self, rows: CsrRows, target: _EmbeddingGradientTarget) -> None:
         if target.out is not None:
             self._reduce_long_rows(rows, target.overflow, target.out)
         if target.sums is not None:
-            sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
+            sums.sum_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
 
     def _sum_weight_gradient(self, out: Any) -> None:
         counts, rows, orders = self._num_rows_by_embedding, self.positions_by_embedding, 2 if self.second else 1

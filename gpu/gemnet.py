@@ -32,7 +32,7 @@ from trigraph.gpu.gemnet_units import (
     RegisterTile,
     WorkUnits,
     add_transposed_products,
-    drop_none,
+    drop_pairs_with_none,
     group_by_segment,
     sum_pair_products,
 )
@@ -46,7 +46,7 @@ def _flatten_trailing_axes(array: Any) -> Any:
     return None if array is None else array.reshape(len(array), math.prod(array.shape[1:]))
 
 
-def _transpose(matrix: Any) -> Any:
+def _transpose_or_none(matrix: Any) -> Any:
     return None if matrix is None else matrix.T
 
 
@@ -55,7 +55,7 @@ def _transpose(matrix: Any) -> Any:
 
 def _embed_radial(call: OperatorCall) -> None:
     """Compute rad_W1 = rad_basis W^T or its derivatives; see `trigraph.basis_embedding_fwd`."""
-    _multiply_rad_basis(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
+    _multiply_rad_basis(call, _transpose_or_none(call.inputs.weight), _transpose_or_none(call.dots.weight), False)
 
 
 def _embed_spherical(call: OperatorCall) -> None:
@@ -79,7 +79,9 @@ def _multiply_rad_basis(call: OperatorCall, matrix: Any, matrix_dot: Any, in_ord
         pairs = [(call.dots.rad_basis, matrix), (rad, matrix_dot)] if call.second else [(rad, matrix)]
         sum_pair_products(kernels, pairs, _flatten_trailing_axes(call.output))
     if "rad_basis" in fields:
-        sum_pair_products(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
+        sum_pair_products(
+            kernels, [(g, _transpose_or_none(matrix_dot if call.second else matrix))], fields["rad_basis"]
+        )
     if "weight" in fields:
         factors = (call.dots.rad_basis if call.second else rad), g
         fields.fill_zeros("weight")
@@ -134,7 +136,7 @@ class _TripletEmbeddingLauncher:
                     h = self._sum_outer_products(first, count, self.inputs.sph_basis)
                     h_dot = self._sum_outer_products(first, count, self.dots.sph_basis)
                 if partial is not None:
-                    pairs = [(h_dot, w.T), (h, _transpose(w_dot))] if second else [(h, w.T)]
+                    pairs = [(h_dot, w.T), (h, _transpose_or_none(w_dot))] if second else [(h, w.T)]
                     sum_pair_products(self.kernels, pairs, partial[rows])
                 if "weight" in fields:
                     pairs = [(block_rad, h_dot), (block_rad_dot, h)] if second else [(block_rad, h)]
@@ -144,7 +146,7 @@ class _TripletEmbeddingLauncher:
 
     def _compute_radial_matrices(self, pairs: Sequence[Pair], count: int) -> Any:
         """Return the sum of the products of all pairs, one row per unit, or None if every product is zero."""
-        if not drop_none(pairs):
+        if not drop_pairs_with_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
         sum_pair_products(self.kernels, pairs, out)
@@ -166,7 +168,7 @@ class _TripletEmbeddingLauncher:
         self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any
     ) -> None:
         """Launch gemnet_embed_triplets; `shape` is num_y, num_x, y_stride, x_stride."""
-        present = drop_none(pairs)
+        present = drop_pairs_with_none(pairs)
         if not present:
             out.fill(0)
             return
@@ -212,7 +214,7 @@ class _TripletEmbeddingLauncher:
 # ---- bilinear --------------------------------------------------------------------------------------------------------
 
 
-def _compute_bilinear(call: OperatorCall) -> None:
+def _compute_bilinear_interaction(call: OperatorCall) -> None:
     """Compute m_ca, the sum of P W^T over units, or its derivatives; see `trigraph.interaction_bilinear_fwd`."""
     if call.values["triplets"].num_members == 0:
         call.fields.fill_zeros()
@@ -220,7 +222,7 @@ def _compute_bilinear(call: OperatorCall) -> None:
         _BilinearLauncher(call).compute_requested_fields()
 
 
-interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _compute_bilinear
+interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _compute_bilinear_interaction
 
 
 class _BilinearLauncher:
@@ -256,7 +258,9 @@ class _BilinearLauncher:
                     p_dot = self._compute_unit_sums(first, count, self.second)
                 if partial is not None:
                     p = None if self.dots.weight is None else self._compute_unit_sums(first, count, False)
-                    sum_pair_products(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
+                    sum_pair_products(
+                        self.kernels, [(p_dot, w.T), (p, _transpose_or_none(self.dots.weight))], partial[rows]
+                    )
                 if "weight" in fields:
                     add_transposed_products(self.kernels, [(g[rows], p_dot)], total)
                 if fields.requests_any("rad_W1", "sph", "m"):
@@ -272,7 +276,7 @@ class _BilinearLauncher:
         """Return P, or its derivative, for a block of units."""
         tiles = ceil_divide(self.interm, INTERM) * ceil_divide(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
-        arguments = self._common_arguments(first, dot) | self._factor_arguments(
+        arguments = self._make_common_arguments(first, dot) | self._make_factor_arguments(
             "r", self.inputs.rad_W1, self.dots.rad_W1, dot
         )
         self.units.launch(
@@ -282,9 +286,9 @@ class _BilinearLauncher:
 
     def _write_input_gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
         """Write the gradients of rad_W1 and sph, and the terms of each triplet in the gradient of m."""
-        weights = self._factor_arguments("q", self.inputs.weight, self.dots.weight, self.second)
+        weights = self._make_factor_arguments("q", self.inputs.weight, self.dots.weight, self.second)
         q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
-        arguments = self._common_arguments(first, True) | q
+        arguments = self._make_common_arguments(first, True) | q
         if to_radial is not None:
             more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._triplet_tree_bytes}
             self.units.launch("gemnet_radial_gradient", self.tile, count, **arguments, **more)
@@ -294,11 +298,11 @@ class _BilinearLauncher:
             self.units.launch("gemnet_triplet_gradients", self.tile, count, **arguments, **radial, **targets)
 
     @staticmethod
-    def _factor_arguments(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
+    def _make_factor_arguments(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
         """Return kernel arguments for a factor and its derivative; bwd passes the factor as the derivative."""
         return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
 
-    def _common_arguments(self, first: int, dot: bool) -> dict[str, Any]:
+    def _make_common_arguments(self, first: int, dot: bool) -> dict[str, Any]:
         """Return kernel arguments: basis and values with their derivatives, indices, and sizes."""
         return {
             "sph": self.inputs.sph,

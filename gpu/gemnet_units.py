@@ -31,14 +31,14 @@ class RegisterTile(NamedTuple):
         return cls(16, 1) if width <= 32 and depth > 8 else cls(8, 2)
 
 
-def drop_none(pairs: Sequence[Pair]) -> list[Pair]:
+def drop_pairs_with_none(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs in which neither factor is None (zero)."""
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
 def sum_pair_products(kernels: KernelLauncher, pairs: Sequence[Pair], out: Any) -> None:
     """Write the sum of left @ right over the pairs."""
-    present = drop_none(pairs)
+    present = drop_pairs_with_none(pairs)
     if not present or out.size == 0:
         out.fill(0)
         return
@@ -48,9 +48,9 @@ def sum_pair_products(kernels: KernelLauncher, pairs: Sequence[Pair], out: Any) 
 
 def add_transposed_products(kernels: KernelLauncher, pairs: Sequence[Pair], total: PairwiseSum) -> None:
     """Add the sum of left^T right over the pairs to `total`."""
-    for left, right in drop_none(pairs):
+    for left, right in drop_pairs_with_none(pairs):
         per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
-        for first, count in sums.iterate_blocks(len(left), per_row):
+        for first, count in sums.iterate_row_blocks(len(left), per_row):
             rows = slice(first, first + count)
             total.add(multiply_chunks(kernels, left[rows], right[rows]))
 
@@ -72,13 +72,13 @@ class WorkUnits:
         self.edges = {
             "partition": self.pieces.partition,
             "triplet_offsets": None if atoms is None else triplets.offsets,
-            "atom_order": _member_order(atoms),
+            "atom_order": _find_member_order(atoms),
         }
-        self.order = _member_order(triplets)
+        self.order = _find_member_order(triplets)
 
     def iterate_unit_blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
         """Yield the first unit, the number of units and their slice for each block; blocks bound the workspace."""
-        for first, count in sums.iterate_blocks(self.count, bytes_per_unit):
+        for first, count in sums.iterate_row_blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
     def copy_rows_to_units(self, values: Any) -> Any:
@@ -86,7 +86,7 @@ class WorkUnits:
         if values is None:
             return None
         out = self.kernels.empty(self.count, values.shape[1])
-        self._mask_units(values, True, out)
+        self._zero_empty_units(values, True, out)
         return out
 
     def allocate_unit_results(self, out: Any) -> Any:
@@ -95,11 +95,11 @@ class WorkUnits:
 
     def sum_unit_results(self, partial: Any, out: Any) -> None:
         """Sum the results of units into `out`, skipping units without triplets."""
-        self._mask_units(partial, False, partial)
+        self._zero_empty_units(partial, False, partial)
         if self.has_cut_pieces:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
-    def _mask_units(self, values: Any, by_row: bool, out: Any) -> None:
+    def _zero_empty_units(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
         self.kernels.launch("gemnet_mask_units", types, (ceil_divide(self.count, 4),), (THREADS,), **arguments)
@@ -111,6 +111,6 @@ class WorkUnits:
         self.kernels.launch(kernel, types, (blocks,), (WARP,), shared_mem=shared_mem, **arguments)
 
 
-def _member_order(segments: Any) -> Any:
+def _find_member_order(segments: Any) -> Any:
     """Return the permutation that sorts members by segment, or None if they are already sorted."""
     return None if segments is None or segments.is_sorted else segments.order

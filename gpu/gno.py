@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from trigraph.gpu import sums
 from trigraph.gpu.call import OperatorCall
 from trigraph.gpu.instances import TENSOR_SUFFIX
-from trigraph.gpu.products import Columns, multiply_chunks
+from trigraph.gpu.products import ColumnRange, multiply_chunks
 from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, CsrRows, PairwiseSum, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
@@ -49,9 +49,9 @@ USUAL_DEGREE = 16
 def gno_kernel_fwd(call: OperatorCall) -> None:
     """Compute kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
     net, kernel = _KernelNetwork(call), call.fields["kernel"]
-    for first, count in sums.iterate_blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
+    for first, count in sums.iterate_row_blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
         a = net.kernels.empty(count, net.hidden + 1)
-        net.compute_hidden(first, count, a.shape[1], a=a)
+        net.compute_hidden_layer(first, count, a.shape[1], a=a)
         net.kernels.matmul(a, net.v_hat(net.params), out=kernel[first : first + count])
 
 
@@ -64,7 +64,7 @@ def gno_kernel_bwd(call: OperatorCall) -> None:
     grads.fill_zeros("params")  # set the field to zero, because sums over blocks are added to it
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
     with net.make_gradient_total(net.u_hat) as u_total, net.make_gradient_total(net.v_hat) as v_total:
-        for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
+        for first, count in sums.iterate_row_blocks(len(net.coords), per_edge * net.itemsize):
             g = call.grad[first : first + count]
             s = net.kernels.empty(count, net.hidden)
             net.kernels.matmul(g, net.v(params).T, out=s)
@@ -73,7 +73,7 @@ def gno_kernel_bwd(call: OperatorCall) -> None:
                 net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
                 a, xi = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
-                net.compute_hidden(first, count, a.shape[1], a=a, xi=xi)
+                net.compute_hidden_layer(first, count, a.shape[1], a=a, xi=xi)
                 u_total.add(multiply_chunks(net.kernels, xi, s))
                 v_total.add(multiply_chunks(net.kernels, a, g))
 
@@ -87,9 +87,9 @@ def gno_kernel_bwd2(call: OperatorCall) -> None:
     coords_dot, params_dot = net.coords_dot, net.params_dot
     grads.fill_zeros("params")  # set the field to zero, because sums over blocks are added to it
     hidden, second = net.hidden, params_dot is not None
-    left = net.stack(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
+    left = net.stack_rows(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
     back = left[:-1] if second else left  # V_dot, without the row b_v_dot
-    down = net.stack(net.u(params_dot).T, net.u(params).T) if second else None
+    down = net.stack_rows(net.u(params_dot).T, net.u(params).T) if second else None
     if not second:
         grads.fill_zeros("coords")
     per_edge = 5 * hidden + net.d + 2 + hidden * net.width // ROWS
@@ -98,17 +98,17 @@ def gno_kernel_bwd2(call: OperatorCall) -> None:
         net.make_gradient_total(net.u) as u_total,
         net.make_gradient_total(net.v) as v_total,
     ):
-        for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
+        for first, count in sums.iterate_row_blocks(len(net.coords), per_edge * net.itemsize):
             rows = slice(first, first + count)
             g = call.grad[rows]
             both, xi = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
             if grads.requests_any("grad_kernel", "params"):
                 a = both.reshape(-1)[hidden:] if second else None
-                net.compute_hidden(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
+                net.compute_hidden_layer(first, count, both.shape[1], a_dot=both, a=a, xi=xi)
             if "grad_kernel" in grads:
                 net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
-                v_total.add(multiply_chunks(net.kernels, Columns(both, 0, hidden), g))
+                v_total.add(multiply_chunks(net.kernels, ColumnRange(both, 0, hidden), g))
             if grads.requests_any("coords", "params"):
                 s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
@@ -116,9 +116,9 @@ def gno_kernel_bwd2(call: OperatorCall) -> None:
                 if "coords" in grads and second:
                     net.kernels.matmul(s, down, out=grads["coords"][rows])
                 if "params" in grads and second:
-                    u_hat_total.add(multiply_chunks(net.kernels, xi, Columns(s, hidden, hidden)))
+                    u_hat_total.add(multiply_chunks(net.kernels, xi, ColumnRange(s, hidden, hidden)))
                 if "params" in grads and coords_dot is not None:
-                    u_total.add(multiply_chunks(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
+                    u_total.add(multiply_chunks(net.kernels, coords_dot[rows], ColumnRange(s, 0, hidden)))
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class _MessageLauncher:
         if not given or self.graph.num_positions == 0:
             out.fill(0)
             return
-        overflow = sums.allocate_overflow(self.kernels, self.pieces, out)
+        overflow = sums.allocate_long_row_parts(self.kernels, self.pieces, out)
         for number, (h_by_a, h_by_a_dot, params) in enumerate(given):
             arguments = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "v_hat": self.net.v_hat(params)}
             arguments |= {"add": number > 0, "out": out, "overflow": overflow}
@@ -231,7 +231,7 @@ class _MessageLauncher:
                     "v_parts": self._split_v_to_bfloat16(params, along_out=False)
                 } | self._make_feature_parts_arguments(h_by_a, h_by_a_dot)
             self._launch("gno_message", ceil_divide(self.pieces.num_pieces, self.slab_pieces), **arguments)
-        sums.add_long_row_parts(self.kernels, self.pieces, overflow, out)
+        sums.sum_long_row_parts(self.kernels, self.pieces, overflow, out)
 
     def compute_gradients(self, passes: Sequence[_GradEdgesArguments], h_by: tuple[Any, Any]) -> None:
         """Write the requested gradients; the moments for V^ are sums of a^ h_by[0] + a_dot h_by[1]."""
@@ -245,7 +245,7 @@ class _MessageLauncher:
         chunk = 16 * self.slab_pieces  # number of pieces in a chunk of gno_grad_v
         per_piece = (net.d + 1) * net.hidden + (net.hidden + 1) * net.width // chunk
         with net.make_gradient_total(net.u_hat) as u_total, net.make_gradient_total(net.v_hat) as v_total:
-            for first, count in sums.iterate_blocks(pieces.num_pieces, per_piece * net.itemsize):
+            for first, count in sums.iterate_row_blocks(pieces.num_pieces, per_piece * net.itemsize):
                 arguments = {"g": g_pieces[first : first + count], "first": first, "count": count}
                 if self.tensor:
                     arguments["g_parts"] = self._split_rows_to_bfloat16(g_pieces)[first : first + count]
@@ -258,7 +258,7 @@ class _MessageLauncher:
         if to_source is not None:
             sums.sum_gathered_rows(kernels, to_source, sums.group_by_source(graph), grads["features"])
         if to_coords is not None and not in_place:
-            sums.sum_gathered_rows(kernels, to_coords, sums.group_by_row(graph), grads["coords"])
+            sums.sum_gathered_rows(kernels, to_coords, sums.group_by_edge_row(graph), grads["coords"])
 
     def _launch_grad_edges(
         self,
@@ -401,13 +401,13 @@ class _KernelNetwork:
         """Return the `PairwiseSum` for a part of the gradient of the parameters, without a target if it is not requested."""
         return PairwiseSum(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
 
-    def stack(self, above: Any, below: Any) -> Any:
+    def stack_rows(self, above: Any, below: Any) -> Any:
         stacked = self.kernels.empty(len(above) + len(below), above.shape[1])
         stacked[: len(above)] = above
         stacked[len(above) :] = below
         return stacked
 
-    def compute_hidden(
+    def compute_hidden_layer(
         self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None
     ) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` elements apart."""
@@ -469,7 +469,7 @@ def _sum_matrix_vector_products(
     lane_bits = axes.y_bits + axes.x_bits
     e_bits = min(ceil_log2(USUAL_DEGREE), 7 - lane_bits)
     grid = (ceil_divide(rows.num_pieces, THREADS >> (lane_bits + e_bits)) * ceil_divide(axes.num_y, 4 << axes.y_bits),)
-    sums.sum_positions(
+    sums.launch_position_sums(
         call.kernels,
         "gno_contract",
         (out.dtype, rows.offsets.dtype),
@@ -496,10 +496,10 @@ def _compute_kernel_gradient(call: OperatorCall, features: Any) -> None:
     if features is None or graph.num_positions == 0:
         out.fill(0)
         return
-    rows, f_in, f_out = sums.group_by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
+    rows, f_in, f_out = sums.group_by_edge_row(graph), call.sizes["f_in"], call.sizes["f_out"]
     lane_bits = min(ceil_log2(ceil_divide(f_in * f_out, 4)), 7)
     grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits) * ceil_divide(f_in * f_out, 4 << lane_bits),)
-    sums.sum_positions(
+    sums.launch_position_sums(
         call.kernels,
         "gno_sum_outer_products",
         (out.dtype, graph.offsets.dtype),

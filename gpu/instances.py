@@ -30,7 +30,7 @@ def format_instance_name(kernel: str, types: tuple[str, ...]) -> str:
     return f"{kernel}<{', '.join(types)}>" if types else kernel
 
 
-def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
+def expand_instances(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the instances of a kernel template for all combinations of template arguments.
 
     >>> expand("gno_aggregate_fwd", ("float",), ("int", "long long"))
@@ -87,7 +87,7 @@ def is_enabled(name: str) -> bool:
 SLOW = ("dimenet_out_edges", "dimenet_in_edges")
 
 
-def compilation_order(name: str) -> int:
+def rank_for_compilation(name: str) -> int:
     """Return a sort key that puts instances that compile slowly first."""
     kernel = name.partition("<")[0]
     return SLOW.index(kernel) if kernel in SLOW else len(SLOW)
@@ -99,26 +99,26 @@ def list_related_instances(family: str, name: str) -> list[str]:
     arguments = {
         other: parse_types_and_degrees(other) for other in INSTANCES[family] if other != name and is_enabled(other)
     }
-    return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=compilation_order)
+    return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=rank_for_compilation)
 
 
 #: Instances of the kernels in kernels/sums.cuh, which every family may include.
 SUMS = (
-    *expand("sum_long_row_parts", FLOATS, INDICES),
-    *expand("sum_gathered_rows", FLOATS, INDICES),
-    *expand("copy_rows_to_pieces", FLOATS, INDICES),
-    *expand("copy_nonempty_rows", FLOATS, INDICES),
-    *expand("sum_rows", FLOATS),
+    *expand_instances("sum_long_row_parts", FLOATS, INDICES),
+    *expand_instances("sum_gathered_rows", FLOATS, INDICES),
+    *expand_instances("copy_rows_to_pieces", FLOATS, INDICES),
+    *expand_instances("copy_nonempty_rows", FLOATS, INDICES),
+    *expand_instances("sum_rows", FLOATS),
 )
 
 #: Instances of the kernels in kernels/matrices.cuh and kernels/products.cuh.
 PRODUCTS = (
-    *expand("multiply_chunks", FLOATS),
+    *expand_instances("multiply_chunks", FLOATS),
     *(
         name
         for end in ("", TENSOR_SUFFIX)
         for name in (
-            *expand(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
+            *expand_instances(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
             # Rows and columns of a tile (`TILES` in products.py).
             *(
                 format_instance_name(f"multiply_chunks_tiled{end}", ("float", *tile))
@@ -131,57 +131,57 @@ PRODUCTS = (
 #: Instances by family, which is the name of its ``kernels/*.cu`` file.
 INSTANCES: dict[str, tuple[str, ...]] = {
     "dimenet": (
-        *expand("dimenet_radial", FLOATS),
-        *expand("dimenet_radial_edge_gradients", FLOATS, BOOLS),
-        *expand("dimenet_radial_freq_gradient", FLOATS, BOOLS),
-        *expand("dimenet_radial_third", FLOATS),
-        *expand("dimenet_directions", FLOATS),
-        *expand("dimenet_project", FLOATS),
-        *expand("dimenet_transpose", FLOATS),
+        *expand_instances("dimenet_radial", FLOATS),
+        *expand_instances("dimenet_radial_edge_gradients", FLOATS, BOOLS),
+        *expand_instances("dimenet_radial_freq_gradient", FLOATS, BOOLS),
+        *expand_instances("dimenet_radial_third", FLOATS),
+        *expand_instances("dimenet_directions", FLOATS),
+        *expand_instances("dimenet_project", FLOATS),
+        *expand_instances("dimenet_transpose", FLOATS),
         # For up to 8 degrees of spherical harmonics; there are separate float32 instances for 7, the usual number.
-        *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
-        *expand("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
-        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
-        *expand("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
-        *expand("dimenet_vec_gradient", FLOATS),
-        *expand("dimenet_sbf_rad_gradient", FLOATS),
-        *expand("dimenet_weight_gradient_parts", FLOATS),
-        *expand("silu_bwd2", FLOATS),
-        *expand("silu_bwd3", FLOATS),
-        *expand("neighbor_frames", FLOATS, INDICES),
-        *expand("neighbor_bins", FLOATS, INDICES),
-        *expand("neighbor_pairs", FLOATS, INDICES, BOOLS),
-        *expand("neighbor_sort_edges"),
-        *expand("neighbor_link_edges", FLOATS, INDICES),
-        *expand("dimenet_third_directions", FLOATS),
-        *expand("dimenet_third_products", FLOATS),
-        *expand("dimenet_third_features", FLOATS),
-        *expand("dimenet_third_triplet_sums", FLOATS, INDICES, BOOLS),
-        *expand("dimenet_third_sbf_rad_gradient", FLOATS),
-        *expand("dimenet_third_products_gradient", FLOATS),
-        *expand("dimenet_third_weights_gradient", FLOATS),
-        *expand("dimenet_third_vec_gradient", FLOATS),
-        *expand("sum_rows", FLOATS),
+        *expand_instances("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
+        *expand_instances("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
+        *expand_instances("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
+        *expand_instances("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
+        *expand_instances("dimenet_vec_gradient", FLOATS),
+        *expand_instances("dimenet_sbf_rad_gradient", FLOATS),
+        *expand_instances("dimenet_weight_gradient_parts", FLOATS),
+        *expand_instances("silu_bwd2", FLOATS),
+        *expand_instances("silu_bwd3", FLOATS),
+        *expand_instances("neighbor_frames", FLOATS, INDICES),
+        *expand_instances("neighbor_bins", FLOATS, INDICES),
+        *expand_instances("neighbor_pairs", FLOATS, INDICES, BOOLS),
+        *expand_instances("neighbor_sort_edges"),
+        *expand_instances("neighbor_link_edges", FLOATS, INDICES),
+        *expand_instances("dimenet_third_directions", FLOATS),
+        *expand_instances("dimenet_third_products", FLOATS),
+        *expand_instances("dimenet_third_features", FLOATS),
+        *expand_instances("dimenet_third_triplet_sums", FLOATS, INDICES, BOOLS),
+        *expand_instances("dimenet_third_sbf_rad_gradient", FLOATS),
+        *expand_instances("dimenet_third_products_gradient", FLOATS),
+        *expand_instances("dimenet_third_weights_gradient", FLOATS),
+        *expand_instances("dimenet_third_vec_gradient", FLOATS),
+        *expand_instances("sum_rows", FLOATS),
     ),
     "gat": (
-        *expand("sum_long_row_parts", FLOATS, INDICES),
-        *expand("sum_rows", FLOATS),
-        *expand("reduce_long_rows", STORAGE, INDICES),
-        *expand("gat_project", STORAGE, BOOLS),
-        *expand("combine_softmax_stats", FLOATS, INDICES),
-        *expand("gat_forward", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_output_tangent", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_backward", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_embedding_gradient", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_weight_gradient_parts", STORAGE, INDICES),
+        *expand_instances("sum_long_row_parts", FLOATS, INDICES),
+        *expand_instances("sum_rows", FLOATS),
+        *expand_instances("reduce_long_rows", STORAGE, INDICES),
+        *expand_instances("gat_project", STORAGE, BOOLS),
+        *expand_instances("combine_softmax_stats", FLOATS, INDICES),
+        *expand_instances("gat_forward", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand_instances("gat_output_tangent", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand_instances("gat_backward", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand_instances("gat_embedding_gradient", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand_instances("gat_weight_gradient_parts", STORAGE, INDICES),
     ),
     "gemnet": (
-        *expand("sum_long_row_parts", FLOATS, INDICES),
-        *expand("sum_gathered_rows", FLOATS, INDICES),
-        *expand("copy_nonempty_rows", FLOATS, INDICES),
-        *expand("sum_rows", FLOATS),
+        *expand_instances("sum_long_row_parts", FLOATS, INDICES),
+        *expand_instances("sum_gathered_rows", FLOATS, INDICES),
+        *expand_instances("copy_nonempty_rows", FLOATS, INDICES),
+        *expand_instances("sum_rows", FLOATS),
         *PRODUCTS,
-        *expand("gemnet_mask_units", FLOATS, INDICES),
+        *expand_instances("gemnet_mask_units", FLOATS, INDICES),
         # The rows and columns that a lane keeps in registers (RegisterTile in gemnet_units.py).
         *(
             format_instance_name(f"gemnet_{kernel}", (real, index, rows, cols))
@@ -193,28 +193,28 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "gno": (
         *SUMS,
         *PRODUCTS,
-        *expand("gno_hidden", FLOATS),
-        *expand("gno_zero_inactive", FLOATS),
-        *expand("gno_contract", FLOATS, INDICES),
-        *expand("gno_sum_outer_products", FLOATS, INDICES),
-        *expand("gno_message", FLOATS, INDICES),
-        *expand("gno_grad_v", FLOATS, INDICES),
-        *expand("gno_grad_edges", FLOATS, INDICES),
-        *expand("gno_message_tensor", ("float",), INDICES),
-        *expand("gno_grad_v_tensor", ("float",), INDICES),
-        *expand("gno_grad_edges_tensor", ("float",), INDICES),
-        *expand("gno_split_rows_tensor"),
-        *expand("gno_split_v_tensor"),
+        *expand_instances("gno_hidden", FLOATS),
+        *expand_instances("gno_zero_inactive", FLOATS),
+        *expand_instances("gno_contract", FLOATS, INDICES),
+        *expand_instances("gno_sum_outer_products", FLOATS, INDICES),
+        *expand_instances("gno_message", FLOATS, INDICES),
+        *expand_instances("gno_grad_v", FLOATS, INDICES),
+        *expand_instances("gno_grad_edges", FLOATS, INDICES),
+        *expand_instances("gno_message_tensor", ("float",), INDICES),
+        *expand_instances("gno_grad_v_tensor", ("float",), INDICES),
+        *expand_instances("gno_grad_edges_tensor", ("float",), INDICES),
+        *expand_instances("gno_split_rows_tensor"),
+        *expand_instances("gno_split_v_tensor"),
     ),
     "weighted": (
-        *expand("sum_long_row_parts", FLOATS, INDICES),
-        *expand("sum_gathered_rows", FLOATS, INDICES),
-        *expand("weighted_degrees", FLOATS, INDICES),
-        *expand("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
-        *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
-        *expand("weighted_combine_extrema", FLOATS, INDICES),
-        *expand("weighted_values_at_extrema", FLOATS, INDICES),
-        *expand("weighted_source_gradient", FLOATS, INDICES, BOOLS),
-        *expand("weighted_dots", FLOATS, INDICES, BOOLS, BOOLS),
+        *expand_instances("sum_long_row_parts", FLOATS, INDICES),
+        *expand_instances("sum_gathered_rows", FLOATS, INDICES),
+        *expand_instances("weighted_degrees", FLOATS, INDICES),
+        *expand_instances("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
+        *expand_instances("weighted_extrema", FLOATS, INDICES, BOOLS),
+        *expand_instances("weighted_combine_extrema", FLOATS, INDICES),
+        *expand_instances("weighted_values_at_extrema", FLOATS, INDICES),
+        *expand_instances("weighted_source_gradient", FLOATS, INDICES, BOOLS),
+        *expand_instances("weighted_dots", FLOATS, INDICES, BOOLS, BOOLS),
     ),
 }

@@ -49,7 +49,7 @@ _STATIC_LIMIT = 48 * 1024  # bytes of shared memory per block without an opt-in
 _DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
-def _dtype(c_type: str) -> np.dtype[Any]:
+def _find_dtype(c_type: str) -> np.dtype[Any]:
     """Return the dtype of a C++ type; for bfloat16, the dtype of ml_dtypes or, without that package, a placeholder."""
     if c_type != "bfloat16":
         return np.dtype(_DTYPES[c_type])
@@ -124,7 +124,7 @@ def select_runtime(array: Any) -> Runtime:
     if isinstance(array, np.ndarray):
         return _HOST
     if type(array).__module__.partition(".")[0] == "cupy":
-        return _device_runtime()
+        return _get_device_runtime()
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     raise TypeError(f"expected a numpy.ndarray or a cupy.ndarray, got {kind}")
 
@@ -148,7 +148,7 @@ def _format_template_argument(value: Any) -> str:
 # ---- the CPU ---------------------------------------------------------------------------------------------------------
 
 
-class _Argument(ctypes.Structure):
+class _LaunchArgument(ctypes.Structure):
     _fields_ = (("bits", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64))
 
 
@@ -159,7 +159,7 @@ def _look_up_instance(instances: Mapping[str, Any], family: str, name: str) -> A
     return instances[name]
 
 
-class _Parameter(NamedTuple):
+class _KernelParameter(NamedTuple):
     name: str
     c_type: str
     dtype: np.dtype[Any]
@@ -167,14 +167,14 @@ class _Parameter(NamedTuple):
     is_const: bool
 
 
-def _parse_parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
+def _parse_parameters(signature: str, names: str) -> tuple[_KernelParameter, ...]:
     """Parse types and names of parameters, such as ``"const float*,{int,double}"`` and ``"coords,sizes.n,sizes.x"``."""
     types = re.sub("[{}]", "", signature).split(",") if signature else []
     return tuple(
-        _Parameter(
+        _KernelParameter(
             name=name,
             c_type=c_type,
-            dtype=_dtype(c_type.removeprefix("const ").removesuffix("*")),
+            dtype=_find_dtype(c_type.removeprefix("const ").removesuffix("*")),
             is_pointer=c_type.endswith("*"),
             is_const=c_type.startswith("const "),
         )
@@ -216,13 +216,13 @@ class ParameterLayout:
         return [value if kind is None or type(value) not in (int, bool) else kind(value) for kind, value in pairs]
 
 
-def _find_structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
+def _list_struct_layouts(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
     """Return the argument range and dtype of each struct, starting with the last."""
     structs, first = [], 0
     for parameter in re.findall(r"\{.*?\}|[^,]+", signature):
         types = parameter.strip("{}").split(",")
         if parameter.startswith("{"):
-            members = [("", np.uintp if c_type.endswith("*") else _dtype(c_type)) for c_type in types]
+            members = [("", np.uintp if c_type.endswith("*") else _find_dtype(c_type)) for c_type in types]
             structs.append((first, first + len(types), np.dtype(members, align=True)))
         first += len(types)
     return structs[::-1]
@@ -273,9 +273,11 @@ class HostLibrary:
     ) -> None:
         """Run the kernel instance called `name` with values from `Layout.order_arguments`; see `Runtime.launch`."""
         number, layout = _look_up_instance(self._kernels, self.family, name)
-        _check_arguments(layout, values, np.ndarray)
+        _check_argument_types(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)
-        packed = (_Argument * len(values))(*(_pack_argument(name, parameter, value) for parameter, value in pairs))
+        packed = (_LaunchArgument * len(values))(
+            *(_pack_argument(name, parameter, value) for parameter, value in pairs)
+        )
         triples = [(ctypes.c_uint * 3)(*(*extents, 1, 1)[:3]) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         arguments = (
@@ -309,7 +311,7 @@ class HostLibrary:
         return re.sub(r"\{(0x[0-9a-f]+)\}", find_source_line, message)
 
 
-def _check_arguments(layout: ParameterLayout, values: Sequence[Any], array: type[Any]) -> None:
+def _check_argument_types(layout: ParameterLayout, values: Sequence[Any], array: type[Any]) -> None:
     """Check that ordered arguments match the types of the parameters; `array` is the array class."""
     for parameter, value in zip(layout.flat, values, strict=True):
         if parameter.is_pointer and value is None:
@@ -324,18 +326,18 @@ def _check_arguments(layout: ParameterLayout, values: Sequence[Any], array: type
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
 
 
-def _pack_argument(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
+def _pack_argument(kernel: str, parameter: _KernelParameter, value: Any) -> _LaunchArgument:
     """Convert an argument for the library. Raises ValueError for a misaligned array or a read-only output."""
     what = f"{kernel}: argument {parameter.name}"
     if value is None:
-        return _Argument(0, 0, 1)
+        return _LaunchArgument(0, 0, 1)
     if not parameter.is_pointer:
-        return _Argument(int.from_bytes(value.tobytes(), "little"), 0, 0)
+        return _LaunchArgument(int.from_bytes(value.tobytes(), "little"), 0, 0)
     if not value.flags.aligned:
         raise ValueError(f"{what} must be aligned to {value.itemsize} bytes, got address {value.ctypes.data:#x}")
     if not (parameter.is_const or value.flags.writeable):
         raise ValueError(f"{what} is written by the kernel, but the array is read-only")
-    return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
+    return _LaunchArgument(value.ctypes.data, value.nbytes, value.itemsize)
 
 
 def _describe_type(value: Any) -> str:
@@ -459,13 +461,13 @@ class DeviceRuntime(Runtime):
             described = _look_up_instance(_read_kernel_parameters()[family], family, name)
             layout = ParameterLayout(name, *described)
             args = layout.order_arguments(arguments)
-            _check_arguments(layout, args, self.xp.ndarray)
+            _check_argument_types(layout, args, self.xp.ndarray)
             for parameter, value in zip(layout.flat, args, strict=True):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
                     raise ValueError(f"{name}: argument {parameter.name} {text}")
             function = _DEVICE_LOCK.call_while_held(lambda: self.get_or_compile_function(family, name))
-            entry = self._functions[key] = function, layout, _find_structs(described[0])
+            entry = self._functions[key] = function, layout, _list_struct_layouts(described[0])
         function, layout, structs = entry
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
@@ -486,7 +488,7 @@ class DeviceRuntime(Runtime):
 _device: DeviceRuntime | None = None  # one per process, because it depends only on CuPy
 
 
-def _device_runtime() -> DeviceRuntime:
+def _get_device_runtime() -> DeviceRuntime:
     def get_or_create_runtime() -> DeviceRuntime:
         global _device
         if _device is None:

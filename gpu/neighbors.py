@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.gpu.sums import KernelLauncher
-from trigraph.graphs.neighbors import MAX_CUTOFFS, find_cell_limit
+from trigraph.graphs.neighbors import MAX_CUTOFFS, get_max_cells_from_origin
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
 _FAMILY = "dimenet"  # the kernel family that potentials use
@@ -34,7 +34,7 @@ def bin_atoms(
     )  # fmt: skip
     # The second limit applies along nonperiodic directions. It is half of the limit of the CPU search, which uses
     # different axes.
-    limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MAX_CUTOFFS / 2)
+    limits = np.float64(get_max_cells_from_origin(pos.dtype)), np.float64(cutoff * MAX_CUTOFFS / 2)
     kernels.launch_elementwise(
         "neighbor_bins", types, len(pos), pos=pos, batch=batch, offsets=offsets, frames=frames, num_atoms=len(pos),
         num_structures=len(periodic), most_cells=limits[0], most_length=limits[1], bins=bins, crossed=crossed,

@@ -31,7 +31,7 @@ class TileLanes(NamedTuple):
         return ceil_divide(rows, 4 << self.row_bits) * ceil_divide(cols, 2 << self.col_bits)
 
 
-class Columns(NamedTuple):
+class ColumnRange(NamedTuple):
     """Columns ``first .. first + width - 1`` of a matrix."""
 
     matrix: Any
@@ -46,7 +46,7 @@ TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
 
 def multiply_chunks(kernels: KernelLauncher, left: Any, right: Any) -> Any:
     """Return left^T right for chunks of ROWS rows, with shape (chunks, left columns, right columns)."""
-    left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
+    left, right = (x if isinstance(x, ColumnRange) else ColumnRange(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
     out = kernels.xp.empty((ceil_divide(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
     arguments = {

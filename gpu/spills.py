@@ -66,7 +66,7 @@ def may_use_local_memory(instance: str) -> bool:
     return instance in SPILLS or instance.split("<")[0] in STACK_KERNELS
 
 
-def describe_unexpected_usage(usages: dict[str, LocalMemoryUsage]) -> list[str]:
+def describe_unexpected_local_memory(usages: dict[str, LocalMemoryUsage]) -> list[str]:
     """Return a message for each instance that unexpectedly spills registers or uses a stack."""
     return [
         f"{name} has {usage}"

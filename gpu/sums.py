@@ -100,7 +100,7 @@ def small_blocks() -> Iterator[None]:
         WORKSPACE = before
 
 
-def iterate_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
+def iterate_row_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """Yield the first row and the number of rows of each block; all numbers but the last are multiples of ROWS."""
     step = ceil_divide(max(WORKSPACE // bytes_per_row, ceil_divide(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
@@ -241,7 +241,7 @@ def group_by_source(graph: Any) -> CsrRows:
     return CsrRows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
-def group_by_row(graph: Any) -> CsrRows:
+def group_by_edge_row(graph: Any) -> CsrRows:
     """Return the positions of a `CSC` grouped by edge row, without offsets and order if rows and positions coincide."""
     if graph.edges_in_order:
         return CsrRows(None, None, graph.num_positions, graph.num_positions, None)
@@ -255,17 +255,17 @@ def edge_ids(graph: Any) -> Any:
 
 
 def zero_unused_rows(graph: Any, out: Any) -> None:
-    """Set to zero the rows of an edge array after the last position, which `group_by_row` omits."""
+    """Set to zero the rows of an edge array after the last position, which `group_by_edge_row` omits."""
     if graph.edges_in_order and graph.num_edges > graph.num_positions:
         out[graph.num_positions :].fill(0)
 
 
-def allocate_overflow(kernels: KernelLauncher, rows: CsrRows, out: Any) -> Any:
+def allocate_long_row_parts(kernels: KernelLauncher, rows: CsrRows, out: Any) -> Any:
     """Return workspace for the sums of parts of long rows, or None if no row is long."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
-def add_long_row_parts(kernels: KernelLauncher, rows: CsrRows, overflow: Any, out: Any, divisor: Any = None) -> None:
+def sum_long_row_parts(kernels: KernelLauncher, rows: CsrRows, overflow: Any, out: Any, divisor: Any = None) -> None:
     """Sum the parts of each long row, divide the sum by `divisor`, if given, and write it to `out`."""
     if rows.long is None:
         return
@@ -275,7 +275,7 @@ def add_long_row_parts(kernels: KernelLauncher, rows: CsrRows, overflow: Any, ou
     kernels.launch("sum_long_row_parts", (out.dtype, rows.offsets.dtype), grid, (32, 8), **arguments)
 
 
-def sum_positions(
+def launch_position_sums(
     kernels: KernelLauncher,
     kernel: str,
     types: Types,
@@ -290,10 +290,10 @@ def sum_positions(
 
     The kernel also receives ``partition`` and the outputs ``out`` (whole rows) and ``overflow`` (parts).
     """
-    overflow = allocate_overflow(kernels, rows, out)
+    overflow = allocate_long_row_parts(kernels, rows, out)
     arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
     kernels.launch(kernel, types, grid, (THREADS,), **arguments)
-    add_long_row_parts(kernels, rows, overflow, out, divisor)
+    sum_long_row_parts(kernels, rows, overflow, out, divisor)
 
 
 def sum_gathered_rows(kernels: KernelLauncher, values: Any, rows: CsrRows, out: Any) -> None:
@@ -302,7 +302,7 @@ def sum_gathered_rows(kernels: KernelLauncher, values: Any, rows: CsrRows, out: 
     lane_bits = min(ceil_log2(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
     grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits),)
-    sum_positions(kernels, "sum_gathered_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
+    launch_position_sums(kernels, "sum_gathered_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
 def copy_rows_to_pieces(kernels: KernelLauncher, rows: CsrRows, values: Any) -> Any:
@@ -318,4 +318,4 @@ def sum_pieces(kernels: KernelLauncher, rows: CsrRows, values: Any, out: Any) ->
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
     kernels.launch_elementwise("copy_nonempty_rows", (out.dtype, rows.offsets.dtype), out.size, **arguments)
-    add_long_row_parts(kernels, rows, values[rows.num_rows :], out)
+    sum_long_row_parts(kernels, rows, values[rows.num_rows :], out)

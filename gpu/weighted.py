@@ -49,7 +49,7 @@ def agg_weighted_n2n_bwd(call: OperatorCall) -> None:
         weighted.compute_embedding_gradient(g, weighted.edge_weight, None, None, fields["embedding"])
     if "edge_weight" in fields:
         centre = weighted.message_mean if weighted.divides_by_weight else None
-        weighted.sum_dots_by_row(g, (weighted.embedding, centre), None, fields["edge_weight"])
+        weighted.compute_edge_weight_gradient(g, (weighted.embedding, centre), None, fields["edge_weight"])
 
 
 def agg_weighted_n2n_bwd2(call: OperatorCall) -> None:
@@ -74,7 +74,7 @@ def agg_weighted_n2n_bwd2(call: OperatorCall) -> None:
         weighted.compute_embedding_gradient(g, w_dot, weighted.edge_weight, degree_dot, fields["embedding"])
     if "edge_weight" in fields:
         centre = out_dot if weighted.divides_by_weight else None
-        weighted.sum_dots_by_row(g, (x_dot, centre), degree_dot, fields["edge_weight"])
+        weighted.compute_edge_weight_gradient(g, (x_dot, centre), degree_dot, fields["edge_weight"])
 
 
 class _AggregationLauncher:
@@ -138,7 +138,7 @@ class _AggregationLauncher:
     def compute_degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """Write the sum of the incoming weights, or the number of in-edges, of each destination."""
         rows, lanes = self.positions_by_destination, LaneLayout.for_width(1, 1)
-        self._sum_positions(
+        self._launch_position_sums(
             "weighted_degrees",
             (),
             lanes.grid(rows.num_pieces, 1, 1),
@@ -151,7 +151,7 @@ class _AggregationLauncher:
 
     def sum_messages(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
         """Launch weighted_sum. Each pair is (weights, values); a pair without values is skipped."""
-        self._sum_positions(
+        self._launch_position_sums(
             "weighted_sum",
             (self.wide, pair_2[1] is not None),
             self._grid(self.positions_by_destination),
@@ -176,8 +176,8 @@ class _AggregationLauncher:
         targets = {
             "out": out,
             "location": location,
-            "overflow": sums.allocate_overflow(self.kernels, rows, out),
-            "overflow_location": sums.allocate_overflow(self.kernels, rows, location),
+            "overflow": sums.allocate_long_row_parts(self.kernels, rows, out),
+            "overflow_location": sums.allocate_long_row_parts(self.kernels, rows, location),
             "width": self.width,
             "largest": self.op == "max",
         }
@@ -225,7 +225,7 @@ class _AggregationLauncher:
     def compute_embedding_gradient(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
         """Launch weighted_source_gradient, which writes the gradient of the embedding."""
         rows = sums.group_by_source(self.graph)
-        self._sum_positions(
+        self._launch_position_sums(
             "weighted_source_gradient",
             (self.wide,),
             self._grid(rows),
@@ -244,7 +244,7 @@ class _AggregationLauncher:
             lanes=self.lanes,
         )
 
-    def sum_dots_by_row(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
+    def compute_edge_weight_gradient(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
         """Write the sums of kernel weighted_dots over the positions of each row; `pair` is (values, centre).
 
         `values` or `centre` may be None. Dot products are grouped by destination, so that each gradient is loaded once.
@@ -272,16 +272,16 @@ class _AggregationLauncher:
         if in_place:
             sums.zero_unused_rows(graph, out)
         else:
-            sums.sum_gathered_rows(self.kernels, dots, sums.group_by_row(graph), out.reshape(-1, 1))
+            sums.sum_gathered_rows(self.kernels, dots, sums.group_by_edge_row(graph), out.reshape(-1, 1))
 
-    def _template_types(self, options: Types) -> Types:
+    def _make_template_types(self, options: Types) -> Types:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)
 
     def _grid(self, rows: CsrRows) -> tuple[int]:
         """Return the grid for all tiles of columns of all pieces."""
         return self.lanes.grid(rows.num_pieces, self.width, self.elements)
 
-    def _sum_positions(
+    def _launch_position_sums(
         self,
         kernel: str,
         options: Types,
@@ -292,9 +292,11 @@ class _AggregationLauncher:
         /,
         **arguments: Any,
     ) -> None:
-        sums.sum_positions(self.kernels, kernel, self._template_types(options), grid, rows, out, divisor, **arguments)
+        sums.launch_position_sums(
+            self.kernels, kernel, self._make_template_types(options), grid, rows, out, divisor, **arguments
+        )
 
     def _launch(
         self, kernel: str, options: Types, grid: Extents, /, *, block: Extents = (THREADS,), **arguments: Any
     ) -> None:
-        self.kernels.launch(kernel, self._template_types(options), grid, block, **arguments)
+        self.kernels.launch(kernel, self._make_template_types(options), grid, block, **arguments)

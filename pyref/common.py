@@ -32,11 +32,11 @@ def ldexp(x, n):
     return y
 
 
-def select_where(mask, x):
+def zero_where_false(mask, x):
     """Return x where the mask is true, otherwise 0. A product with the mask would keep a masked NaN."""
     return np.where(mask, x, np.zeros((), x.dtype))
 
 
-def find_destinations(graph):
+def find_position_destinations(graph):
     """Return the destination of every CSC position."""
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))

@@ -30,7 +30,7 @@ def bessel_zeros(num_spherical, num_radial):
     return np.array(table)
 
 
-def is_inside_cutoff(dist):
+def mask_inside_cutoff(dist):
     """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that NaN counts as inside."""
     return ~(dist.real >= 1)[:, None]
 
@@ -40,7 +40,7 @@ def zero_outside_cutoff(inside, *terms):
     return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
 
 
-def envelope(x, envelope_exponent):
+def envelope_derivatives(x, envelope_exponent):
     """Return the envelope and its first two derivatives inside the cutoff; NaN for x <= 0."""
     x = np.where(x.real <= 0, np.nan, x).astype(x.dtype)
     q = envelope_exponent + 1
@@ -52,7 +52,7 @@ def envelope(x, envelope_exponent):
     return env, d_env, d2_env
 
 
-def product_rule(env, f):
+def product_derivatives(env, f):
     """Return env * f and its first two derivatives, given env and f with their derivatives."""
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
@@ -62,7 +62,8 @@ def sine_basis_derivatives(dist, freq, envelope_exponent):
     x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
     return zero_outside_cutoff(
-        is_inside_cutoff(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s))
+        mask_inside_cutoff(dist),
+        *product_derivatives(envelope_derivatives(x, envelope_exponent), (s, freq * c, -(freq**2) * s)),
     )
 
 
@@ -86,7 +87,9 @@ def bessel_basis_derivatives(dist, num_spherical, num_radial, envelope_exponent)
     d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # Special functions are evaluated in float64 and, for float32, rounded.
     f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d_j, d2_j))]
-    return zero_outside_cutoff(is_inside_cutoff(dist), *product_rule(envelope(x, envelope_exponent), f))
+    return zero_outside_cutoff(
+        mask_inside_cutoff(dist), *product_derivatives(envelope_derivatives(x, envelope_exponent), f)
+    )
 
 
 def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
@@ -99,8 +102,8 @@ def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
     """Return gradients: dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum grad_rbf env x cos(freq x)."""
-    x, inside = dist[:, None], is_inside_cutoff(dist)
-    env = envelope(x, envelope_exponent)
+    x, inside = dist[:, None], mask_inside_cutoff(dist)
+    env = envelope_derivatives(x, envelope_exponent)
 
     def grad_dist():
         d_rbf = sine_basis_derivatives(dist, freq, envelope_exponent)[1]
@@ -120,9 +123,9 @@ def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, where dist and freq are the results of radial_basis_bwd."""
-    x, inside = dist[:, None], is_inside_cutoff(dist)
+    x, inside = dist[:, None], mask_inside_cutoff(dist)
     x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
-    env = envelope(x, envelope_exponent)
+    env = envelope_derivatives(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
     _, d_rbf, d2_rbf = sine_basis_derivatives(dist, freq, envelope_exponent)
     _, d_sbf, d2_sbf = bessel_basis_derivatives(dist, num_spherical, len(freq), envelope_exponent)
@@ -150,7 +153,7 @@ def radial_basis_kinks(dist, freq, num_spherical=7, envelope_exponent=5):
     return dist[:, None] - 1
 
 
-def list_triplets(graph, exclude):
+def list_triplet_edges(graph, exclude):
     """Return the edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
     degree = np.diff(graph.dst_offsets)[graph.src]
     e = np.repeat(np.arange(graph.num_edges), degree)
@@ -183,7 +186,7 @@ def dot(a, b):
     return (a * b).sum(-1, keepdims=True)
 
 
-def normalise_vectors(vec):
+def find_units_and_lengths(vec):
     """Return v/|v|, length and n with |v| = 2^n length; n, the largest component's exponent, avoids overflow."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
     scaled = ldexp(vec, -n)
@@ -209,9 +212,9 @@ def project_basis(r, Y, W1):
 
 def agg_edge_to_edge_fwd(vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"):
     """Return out_c(e) = sum over f of x_c(f) w_c."""
-    e, f = list_triplets(graph, exclude)
+    e, f = list_triplet_edges(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    unit = normalise_vectors(vec)[0]
+    unit = find_units_and_lengths(vec)[0]
     Y = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)[0]
     basis = project_basis(sbf_rad.reshape(-1, num_spherical, num_radial)[f], Y, W1)
     return scatter_sum(e, embedding[f] * (basis @ W2.T), graph.num_edges)
@@ -221,9 +224,9 @@ def agg_edge_to_edge_bwd(
     grad_out, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node", wrt=None
 ):
     """Apply the chain rule through out, w, basis, Y, the cosine and u = vec/|vec|."""
-    e, f = list_triplets(graph, exclude)
+    e, f = list_triplet_edges(graph, exclude)
     W1, W2 = split_weights(weights, num_spherical, num_radial)
-    unit, length, n = normalise_vectors(vec)
+    unit, length, n = find_units_and_lengths(vec)
     Y, d_Y, _ = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)
     r = sbf_rad.reshape(-1, num_spherical, num_radial)[f]
     basis = project_basis(r, Y, W1)
@@ -289,17 +292,17 @@ def agg_edge_to_edge_bwd2_main(
     )
 
 
-def unit_tangent(vec, vec_dot):
+def unit_and_tangent(vec, vec_dot):
     """Return u = v/|v| and its derivative along v_dot, (v_dot - u (u.v_dot)) / |v|."""
-    unit, length, n = normalise_vectors(vec)
+    unit, length, n = find_units_and_lengths(vec)
     scaled_dot = ldexp(vec_dot, -n)
     return unit, (scaled_dot - unit * dot(unit, scaled_dot)) / length
 
 
-def unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
+def unit_and_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot):
     """Return the cotangent of v, given the cotangents of u and of its derivative."""
-    unit, length, n = normalise_vectors(vec)
-    _, unit_dot = unit_tangent(vec, vec_dot)
+    unit, length, n = find_units_and_lengths(vec)
+    _, unit_dot = unit_and_tangent(vec, vec_dot)
     scaled_dot = ldexp(vec_dot, -n)
     grad_t = grad_unit - (dot(unit, scaled_dot) * grad_unit_dot + dot(grad_unit_dot, unit) * scaled_dot) / length
     grad_length = -(dot(grad_unit_dot, unit_dot) + dot(grad_t, unit)) / length
@@ -323,12 +326,12 @@ def agg_edge_to_edge_bwd2(
     wrt=None,
 ):
     """Return the gradient of sum grad_out out_dot. Names ending in _dot are derivatives along the cotangents gg_."""
-    e, f = list_triplets(graph, exclude)
+    e, f = list_triplet_edges(graph, exclude)
     vec_dot, x_dot = zero_if_none(gg_vec, vec), zero_if_none(gg_embedding, embedding)[f]
     r_dot = zero_if_none(gg_sbf_rad, sbf_rad).reshape(-1, num_spherical, num_radial)[f]
     W1, W2 = split_weights(weights, num_spherical, num_radial)
     W1_dot, W2_dot = split_weights(zero_if_none(gg_weights, weights), num_spherical, num_radial)
-    unit, unit_dot = unit_tangent(vec, vec_dot)
+    unit, unit_dot = unit_and_tangent(vec, vec_dot)
     cosine_dot = dot(unit_dot[e], unit[f]) + dot(unit[e], unit_dot[f])
     Y, d_Y, d2_Y = angular_basis_derivatives(dot(unit[e], unit[f])[:, 0], num_spherical)
     Y_dot = d_Y * cosine_dot
@@ -353,7 +356,7 @@ def agg_edge_to_edge_bwd2(
         at_f = grad_cosine * unit[e] + grad_cosine_dot * unit_dot[e]
         grad_unit = scatter_sum(e, at_e, n) + scatter_sum(f, at_f, n)
         grad_unit_dot = scatter_sum(e, grad_cosine_dot * unit[f], n) + scatter_sum(f, grad_cosine_dot * unit[e], n)
-        return unit_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot)
+        return unit_and_tangent_vjp(vec, vec_dot, grad_unit, grad_unit_dot)
 
     def grad_weights():
         first = np.einsum("tln,tl,tm->lnm", r, Y, grad_basis, optimize=True)

@@ -8,7 +8,13 @@ x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 
 import numpy as np
 
-from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
+from trigraph.pyref.common import (
+    evaluate_fields,
+    find_position_destinations,
+    scatter_sum,
+    zero_if_none,
+    zero_where_false,
+)
 from trigraph.table import result_type
 
 
@@ -19,7 +25,7 @@ def split_heads(rows, num_heads):
 
 def gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
     """Return x[k, p, h, :], the features of the source (k = 0), destination (1) and edge (2) of position p."""
-    x = [src_embedding[graph.indices], dst_embedding[find_destinations(graph)]]
+    x = [src_embedding[graph.indices], dst_embedding[find_position_destinations(graph)]]
     if edge_embedding is not None:
         x.append(edge_embedding[graph.edge_ids])
     return np.stack([split_heads(rows, num_heads) for rows in x])
@@ -49,11 +55,11 @@ def activate(score, activation, negative_slope):
     """Return the activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
-        return select_where(positive, score)
+        return zero_where_false(positive, score)
     if activation == "LeakyReLU":
         return np.where(positive, score, negative_slope * score)
     if activation == "ELU":
-        return np.where(positive, score, np.expm1(select_where(~positive, score)))
+        return np.where(positive, score, np.expm1(zero_where_false(~positive, score)))
     if activation == "sigmoid":
         return sigmoid(score)
     return np.tanh(score) if activation == "tanh" else score
@@ -63,11 +69,11 @@ def multiply_by_slope(score, t, activation, negative_slope):
     """Return act'(score) t, at score = 0 with the derivative of the negative side."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
-        return select_where(positive, t)
+        return zero_where_false(positive, t)
     if activation == "LeakyReLU":
         return np.where(positive, t, negative_slope * t)
     if activation == "ELU":
-        return np.where(positive, t, np.exp(select_where(~positive, score)) * t)
+        return np.where(positive, t, np.exp(zero_where_false(~positive, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * t
     return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
@@ -76,7 +82,7 @@ def multiply_by_slope(score, t, activation, negative_slope):
 def multiply_by_curvature(score, t, activation):
     """Return act''(score) t."""
     if activation == "ELU":
-        return select_where(score.real <= 0, np.exp(select_where(score.real <= 0, score)) * t)
+        return zero_where_false(score.real <= 0, np.exp(zero_where_false(score.real <= 0, score)) * t)
     if activation == "sigmoid":
         return sigmoid(score) * (1 - sigmoid(score)) * (1 - 2 * sigmoid(score)) * t
     return -2 * np.tanh(score) * (1 - np.tanh(score) ** 2) * t if activation == "tanh" else np.zeros_like(t)
@@ -115,7 +121,7 @@ def make_embedding_gradient_functions(rows, graph):
 
     return {
         "src_embedding": lambda: sum_embedding_gradient(0, graph.indices, graph.num_src_nodes),
-        "dst_embedding": lambda: sum_embedding_gradient(1, find_destinations(graph), graph.num_dst_nodes),
+        "dst_embedding": lambda: sum_embedding_gradient(1, find_position_destinations(graph), graph.num_dst_nodes),
         "edge_embedding": lambda: (
             sum_embedding_gradient(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None
         ),
@@ -135,7 +141,7 @@ def mha_gat_n2n_fwd(
     return_softmax_scores=False,
 ):
     """Return out_i = sum alpha x_j."""
-    i, n = find_destinations(graph), graph.num_dst_nodes
+    i, n = find_position_destinations(graph), graph.num_dst_nodes
     x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     logit = activate(compute_scores(split_weights(attention_weights, x), x), activation, negative_slope)
     alpha = softmax_by_destination(logit, i, n)
@@ -162,7 +168,7 @@ def mha_gat_n2n_bwd(
 
     The gradient of x[k] is a[k] grad_score; x_j also gets alpha g.
     """
-    i, n = find_destinations(graph), graph.num_dst_nodes
+    i, n = find_position_destinations(graph), graph.num_dst_nodes
     x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     a = split_weights(attention_weights, x)
     score = compute_scores(a, x)
@@ -206,7 +212,7 @@ def mha_gat_n2n_bwd2(
     x_dot_j. With u = g.x_j and delta = u - sum alpha u, the cotangent of logit_dot is alpha delta. The cotangent of
     alpha is t = g.x_dot_j + gamma delta, up to a constant per destination that the derivative of the softmax cancels.
     """
-    i, n = find_destinations(graph), graph.num_dst_nodes
+    i, n = find_position_destinations(graph), graph.num_dst_nodes
     x = gather_position_features(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     gg = zero_if_none(gg_src_embedding, src_embedding), zero_if_none(gg_dst_embedding, dst_embedding)
     gg_edge = None if edge_embedding is None else zero_if_none(gg_edge_embedding, edge_embedding)
@@ -265,7 +271,7 @@ def mha_gat_n2n_kinks(
     """
     if activation not in ("ReLU", "LeakyReLU", "ELU"):
         return np.ones((len(graph.indices), num_heads))
-    rows = {0: (src_embedding, graph.indices), 1: (dst_embedding, find_destinations(graph))}
+    rows = {0: (src_embedding, graph.indices), 1: (dst_embedding, find_position_destinations(graph))}
     if edge_embedding is not None:
         rows[2] = (edge_embedding, graph.edge_ids)
     a = attention_weights.reshape(len(rows), num_heads, -1)

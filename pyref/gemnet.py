@@ -14,7 +14,7 @@ import numpy as np
 from trigraph.pyref.common import evaluate_fields, scatter_sum, zero_if_none
 
 
-def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
+def compute_bwd2_by_polarisation(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     """Return the bwd2 fields of an operator f that is linear in each factor x_n; `grad` maps the gradient's name to g.
 
     g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient with respect to x_k at x_n := gg_n.
@@ -46,7 +46,7 @@ def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
     """Differentiate the bilinear form by `polarise`."""
-    return polarise(
+    return compute_bwd2_by_polarisation(
         "basis_embedding_radial_bwd2",
         wrt,
         basis_embedding_radial_fwd,
@@ -86,7 +86,7 @@ def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
     """Differentiate the bilinear form by `polarise`."""
-    return polarise(
+    return compute_bwd2_by_polarisation(
         "basis_embedding_spherical_bwd2",
         wrt,
         basis_embedding_spherical_fwd,
@@ -107,15 +107,15 @@ def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, trip
     """Return gradients: sph_basis[t] = R_t^T g[t]; rad_basis, weight from the gradient g[t] sph_basis[t]^T of R_t."""
     rad_t = rad_basis[triplets.index]
 
-    def differentiate_embedding(factor):
+    def compute_factor_gradient(factor):
         grad_R_t = np.einsum("tc,ts->tcs", grad_rad_W1, sph_basis)
         return getattr(basis_embedding_spherical_bwd(grad_R_t, rad_t, weight, wrt=factor), factor)
 
     return evaluate_fields(
         "basis_embedding_triplets_bwd",
         wrt,
-        rad_basis=lambda: scatter_sum(triplets.index, differentiate_embedding("rad_basis"), triplets.num_segments),
-        weight=lambda: differentiate_embedding("weight"),
+        rad_basis=lambda: scatter_sum(triplets.index, compute_factor_gradient("rad_basis"), triplets.num_segments),
+        weight=lambda: compute_factor_gradient("weight"),
         sph_basis=lambda: np.einsum("tc,tcs->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
     )
 
@@ -124,7 +124,7 @@ def basis_embedding_triplets_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None
 ):
     """Differentiate the trilinear form by `polarise`."""
-    return polarise(
+    return compute_bwd2_by_polarisation(
         "basis_embedding_triplets_bwd2",
         wrt,
         basis_embedding_triplets_fwd,
@@ -188,14 +188,14 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
         product = np.einsum("ecn,esn->ecs", Q_e, sum_triplets(sph, m, triplets, idx_in))
         return zero_unselected_rows(mask_edges_with_triplets(triplets), product)
 
-    def G_t():
+    def gather_B_gradients():
         return np.einsum("ecs,ecn->esn", rad_W1, Q_e)[triplets.index]
 
     def grad_sph():
-        return np.einsum("tsn,tn->ts", G_t(), m if idx_in is None else m[idx_in.index])
+        return np.einsum("tsn,tn->ts", gather_B_gradients(), m if idx_in is None else m[idx_in.index])
 
     def grad_m():
-        grad_m_t = np.einsum("tsn,ts->tn", G_t(), sph)
+        grad_m_t = np.einsum("tsn,ts->tn", gather_B_gradients(), sph)
         return grad_m_t if idx_in is None else scatter_sum(idx_in.index, grad_m_t, idx_in.num_segments)
 
     def grad_weight():
@@ -210,7 +210,7 @@ def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
 ):
     """Differentiate the form, which is linear in each of its four factors, by `polarise`."""
-    return polarise(
+    return compute_bwd2_by_polarisation(
         "interaction_bilinear_bwd2",
         wrt,
         interaction_bilinear_fwd,

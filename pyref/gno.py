@@ -9,7 +9,13 @@ import numpy as np
 
 from trigraph.gno_params import unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
+from trigraph.pyref.common import (
+    evaluate_fields,
+    find_position_destinations,
+    scatter_sum,
+    zero_if_none,
+    zero_where_false,
+)
 
 
 def pack_params(U, b_u, V, b_v):
@@ -17,17 +23,17 @@ def pack_params(U, b_u, V, b_v):
     return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 
-def compute_hidden_layer(xi, U, b_u):
+def compute_mask_and_activations(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
     mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # not z.real, which contains products of imaginary parts
-    return mask, select_where(mask, z)
+    return mask, zero_where_false(mask, z)
 
 
 def gno_kernel_fwd(coords, params, f_in, f_out):
     """Return the kernel V a + b_v."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
-    _, a = compute_hidden_layer(coords, U, b_u)
+    _, a = compute_mask_and_activations(coords, U, b_u)
     return a @ V.T + b_v
 
 
@@ -35,8 +41,8 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
     """Return gradients, s = mask (V^T g): coords = U^T s; U = sum s xi^T; b_u = sum s; V = sum g a^T; b_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g, xi = grad_kernel, coords
-    mask, a = compute_hidden_layer(xi, U, b_u)
-    s = select_where(mask, g @ V)
+    mask, a = compute_mask_and_activations(xi, U, b_u)
+    s = zero_where_false(mask, g @ V)
     return evaluate_fields(
         "gno_kernel_bwd",
         wrt,
@@ -51,9 +57,9 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
     xi, xi_dot = coords, zero_if_none(gg_coords, coords)
     U_dot, b_u_dot, V_dot, b_v_dot = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
     g = grad_kernel
-    mask, a = compute_hidden_layer(xi, U, b_u)
-    s, s_dot = select_where(mask, g @ V), select_where(mask, g @ V_dot)
-    a_dot = select_where(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
+    mask, a = compute_mask_and_activations(xi, U, b_u)
+    s, s_dot = zero_where_false(mask, g @ V), zero_where_false(mask, g @ V_dot)
+    a_dot = zero_where_false(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
     return evaluate_fields(
         "gno_kernel_bwd2",
         wrt,
@@ -69,23 +75,23 @@ def gno_kernel_kinks(coords, params, f_in, f_out):
     return coords @ U.T + b_u
 
 
-def split_kernel(kernel, f_in, f_out):
+def reshape_kernel_to_matrices(kernel, f_in, f_out):
     """Return K[e, f, o], with f_out as the fastest index."""
     return kernel.reshape(len(kernel), f_in, f_out)
 
 
 def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
     """Return message_i = sum over e into i of K_e h_src(e)."""
-    K = split_kernel(kernel, f_in, f_out)[graph.edge_ids]
+    K = reshape_kernel_to_matrices(kernel, f_in, f_out)[graph.edge_ids]
     return scatter_sum(
-        find_destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes
+        find_position_destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes
     )
 
 
 def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
     """Return the gradients features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = g_dst(e) h_src(e)^T."""
-    K = split_kernel(kernel, f_in, f_out)[graph.edge_ids]
-    g, h = grad_message[find_destinations(graph)], features[graph.indices]
+    K = reshape_kernel_to_matrices(kernel, f_in, f_out)[graph.edge_ids]
+    g, h = grad_message[find_position_destinations(graph)], features[graph.indices]
 
     def grad_kernel():
         outer = np.einsum("po,pf->pfo", g, h).reshape(len(g), f_in * f_out)
@@ -112,7 +118,7 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
     )
 
 
-def number_rows_by_position(graph):
+def copy_with_row_per_position(graph):
     """Return the graph with one edge row for each position, so that a NaN in an unused edge row has no effect."""
     return CSC(graph.offsets, graph.indices, graph.num_src_nodes)
 
@@ -120,14 +126,16 @@ def number_rows_by_position(graph):
 def gno_message_fwd(features, coords, params, graph, f_in, f_out):
     """Compute the kernel of every position, then aggregate."""
     kernel = gno_kernel_fwd(coords[graph.edge_ids], params, f_in, f_out)
-    return gno_aggregate_fwd(features, kernel, number_rows_by_position(graph), f_in, f_out)
+    return gno_aggregate_fwd(features, kernel, copy_with_row_per_position(graph), f_in, f_out)
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
     """Apply the chain rule: gno_kernel_bwd gets the kernel's gradient g h^T and returns coords and params."""
     xi = coords[graph.edge_ids]
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
-    aggregate_gradients = gno_aggregate_bwd(grad_message, features, kernel, number_rows_by_position(graph), f_in, f_out)
+    aggregate_gradients = gno_aggregate_bwd(
+        grad_message, features, kernel, copy_with_row_per_position(graph), f_in, f_out
+    )
     kernel_gradients = gno_kernel_bwd(aggregate_gradients.kernel, xi, params, f_in, f_out)
     return evaluate_fields(
         "gno_message_bwd",
@@ -144,7 +152,7 @@ def gno_message_bwd2(
     """Combine K_dot from gno_kernel_bwd2 at g h^T, sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
     h_dot = zero_if_none(gg_features, features)
     xi, xi_dot = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
-    args = (number_rows_by_position(graph), f_in, f_out)
+    args = (copy_with_row_per_position(graph), f_in, f_out)
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
     g_h_dot = gno_aggregate_bwd(grad_message, h_dot, kernel, *args, wrt="kernel").kernel

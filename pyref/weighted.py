@@ -7,7 +7,13 @@ node_degree is the sum of the incoming weights or the number of in-edges. A dest
 
 import numpy as np
 
-from trigraph.pyref.common import evaluate_fields, find_destinations, scatter_sum, select_where, zero_if_none
+from trigraph.pyref.common import (
+    evaluate_fields,
+    find_position_destinations,
+    scatter_sum,
+    zero_if_none,
+    zero_where_false,
+)
 from trigraph.table import result_type
 
 
@@ -21,7 +27,7 @@ def gather_position_weights(edge_weight, embedding, graph):
 def compute_degrees(w, graph, mean_by):
     """Return node_degree, the sum of the incoming weights or the number of in-edges."""
     if mean_by == "weight":
-        return scatter_sum(find_destinations(graph), w, graph.num_dst_nodes)[:, 0]
+        return scatter_sum(find_position_destinations(graph), w, graph.num_dst_nodes)[:, 0]
     return np.diff(graph.offsets).astype(w.dtype)
 
 
@@ -43,19 +49,19 @@ def find_extrema(messages, graph, op):
 
 def mark_extreme_positions(location, graph):
     """Return, for every position and feature, whether the position holds the extremum of its destination."""
-    return location[find_destinations(graph)] == np.arange(graph.num_positions)[:, None]
+    return location[find_position_destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
 
 def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weight"):
     """Return out_i, the sum, mean, min or max of w_e x_j."""
-    i, n = find_destinations(graph), graph.num_dst_nodes
+    i, n = find_position_destinations(graph), graph.num_dst_nodes
     w = gather_position_weights(edge_weight, embedding, graph)
     messages = w * embedding[graph.indices]
     degree = location = None
     if op in ("min", "max"):
         # messages.real would contain products of two imaginary parts, which would decide between equal messages.
         location = find_extrema(w.real * embedding.real[graph.indices], graph, op)
-        out = scatter_sum(i, select_where(mark_extreme_positions(location, graph), messages), n)
+        out = scatter_sum(i, zero_where_false(mark_extreme_positions(location, graph), messages), n)
     else:
         out = scatter_sum(i, messages, n)
     if op == "mean":
@@ -80,7 +86,7 @@ def agg_weighted_n2n_bwd(
 
     For the mean, h_i = g_i / degree_i replaces g_i. For the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
-    i = find_destinations(graph)
+    i = find_position_destinations(graph)
     w, x, h = gather_position_weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     contributes = np.ones_like(x, bool)
@@ -96,12 +102,12 @@ def agg_weighted_n2n_bwd(
         out = 0
         if op == "mean" and mean_by == "weight":
             out = (forward.output_embedding if output_embedding is None else output_embedding)[i]
-        return scatter_sum(graph.edge_ids, select_where(contributes, h * (x - out)).sum(1), graph.num_edges)
+        return scatter_sum(graph.edge_ids, zero_where_false(contributes, h * (x - out)).sum(1), graph.num_edges)
 
     return evaluate_fields(
         "agg_weighted_n2n_bwd",
         wrt,
-        embedding=lambda: scatter_sum(graph.indices, select_where(contributes, w * h), graph.num_src_nodes),
+        embedding=lambda: scatter_sum(graph.indices, zero_where_false(contributes, w * h), graph.num_src_nodes),
         edge_weight=grad_edge_weight,
     )
 
@@ -123,7 +129,7 @@ def agg_weighted_n2n_bwd2(
     mean by weight, with rho = sum w_dot / degree, eta = x - out and h = g / degree: out_dot = sum (w x_dot + w_dot eta)
     / degree; the cotangent of x is sum (w_dot - rho w) h; the cotangent of w is h . (x_dot - out_dot - rho eta).
     """
-    i, n = find_destinations(graph), graph.num_dst_nodes
+    i, n = find_position_destinations(graph), graph.num_dst_nodes
     w, x, h = gather_position_weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     x_dot = zero_if_none(gg_embedding, embedding)[graph.indices]
     w_dot = np.zeros_like(w) if gg_edge_weight is None else gather_position_weights(gg_edge_weight, embedding, graph)
@@ -139,7 +145,7 @@ def agg_weighted_n2n_bwd2(
         h = h / forward.node_degree[i, None]
     if centred:
         eta = x - forward.output_embedding[i]
-    out_dot = scatter_sum(i, select_where(contributes, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
+    out_dot = scatter_sum(i, zero_where_false(contributes, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
     if op == "mean":
         out_dot = divide_by_degree(out_dot, forward.node_degree, graph)
     if centred:
@@ -149,14 +155,14 @@ def agg_weighted_n2n_bwd2(
     def grad_edge_weight():
         if edge_weight is None:
             return None
-        return scatter_sum(graph.edge_ids, select_where(contributes, h * of_weight).sum(1), graph.num_edges)
+        return scatter_sum(graph.edge_ids, zero_where_false(contributes, h * of_weight).sum(1), graph.num_edges)
 
     return evaluate_fields(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: out_dot,
         embedding=lambda: scatter_sum(
-            graph.indices, select_where(weighted & contributes, of_embedding * h), graph.num_src_nodes
+            graph.indices, zero_where_false(weighted & contributes, of_embedding * h), graph.num_src_nodes
         ),
         edge_weight=grad_edge_weight,
     )
@@ -170,7 +176,7 @@ def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="wei
     """
     if op not in ("min", "max"):
         return np.ones((len(graph.indices), 1))
-    i = find_destinations(graph)
+    i = find_position_destinations(graph)
     messages = gather_position_weights(edge_weight, embedding, graph) * embedding[graph.indices]
     winner = find_extrema(messages, graph, op)[i]
     is_same_message = graph.indices[:, None] == graph.indices[winner]

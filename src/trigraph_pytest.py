@@ -20,7 +20,7 @@ def verify_operator(request: pytest.FixtureRequest) -> Callable[..., Result]:
     from slopecheck.pytest_plugin import require_pass
     from trigraph.testing.operators import verify
 
-    def check(operator: str, function: Callable[..., Any], **kwargs: Any) -> Result:
+    def verify_and_require_pass(operator: str, function: Callable[..., Any], **kwargs: Any) -> Result:
         return require_pass(request, verify, function, operator, **kwargs)
 
-    return check
+    return verify_and_require_pass

@@ -4,7 +4,7 @@ import ctypes
 import os
 
 import pytest
-from signals import unignored_signals  # noqa: F401
+from signals import default_signal_handlers  # noqa: F401
 
 # Operators use one thread by default, because the tests run in one process per processor. Waiting threads sleep
 # instead of spinning.

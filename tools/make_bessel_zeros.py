@@ -42,7 +42,7 @@ def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
     return x
 
 
-def compute_zero_tables() -> dict[str, Table]:
+def compute_zeros_and_norms() -> dict[str, Table]:
     """Return zeros and norms by order; each zero lies between two consecutive zeros of the next lower order."""
     with localcontext() as context:
         context.prec = 110  # terms of the series reach 1e33, which leaves 77 digits
@@ -78,7 +78,7 @@ def main() -> None:
     language, out = sys.argv[1:]
     text = "! {}: column l, row k.\n" if language == "fortran" else "// {}: row l, column k.\n#pragma once\n"
     text = text.format("Written by tools/make_bessel_zeros.py")
-    for name, table in compute_zero_tables().items():
+    for name, table in compute_zeros_and_norms().items():
         if language == "fortran":
             text += format_fortran_table(name, table)
         else:

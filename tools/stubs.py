@@ -58,7 +58,7 @@ def _format_parameter(name: str, op: Operator, fields: str, left_out: bool) -> s
     kind = "float" if attribute.real else "SupportsIndex"
     if attribute.choices:
         kind = f"Literal[{', '.join(map(_format_literal, attribute.choices))}]"
-    default = "" if attribute.required else f" = {_format_literal(attribute.default)}"
+    default = "" if attribute.is_required else f" = {_format_literal(attribute.default)}"
     return f"    {name}: {kind}{default},\n"
 
 
@@ -72,7 +72,7 @@ def _format_signature(op: Operator, fields: str, keywords: str) -> str:
     return f"{text}) -> {'_A' if op.returns_array else f'{result_type(op.name).__name__}[_A]'}:"
 
 
-def _format_field_name_type(op: Operator) -> tuple[str, str]:
+def _format_field_alias(op: Operator) -> tuple[str, str]:
     """Return the name and definition of the type for an operator's field names."""
     name = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
@@ -92,7 +92,7 @@ def _format_all_list(names: Iterable[str]) -> str:
 
 def _format_operator_stub(op: Operator) -> str:
     """Return the stub of one operator, with two overloads (one with keywords) if arrays may be omitted."""
-    fields, alias = _format_field_name_type(op)
+    fields, alias = _format_field_alias(op)
     positional = f"{_format_signature(op, fields, 'out')}\n{_format_docstring_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
     if left_out is None:
@@ -190,7 +190,7 @@ def _format_distributed_stub() -> str:
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
     text += _format_result_imports() + "\n" + ARRAY + BACKEND
     for name, op in OPERATORS.items():
-        fields, alias = _format_field_name_type(op)
+        fields, alias = _format_field_alias(op)
         graphs = {g.name: " | None = None" * g.optional for g in op.graph_kind.arguments} if op.graph_kind else {}
         text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:

@@ -47,7 +47,7 @@ def _compute_radial_basis_with_scipy(x: np.ndarray) -> np.ndarray:
     return np.asarray(env * norm * spherical_jn(degrees, zeros * x))
 
 
-def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
+def check_sbf_rad_against_scipy(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Compare sbf_rad with scipy, with one check for each degree.
 
     Errors are in units of eps times the judge's scale; `curve` lists the largest error at each x.
@@ -61,7 +61,7 @@ def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
     x = case.values["dist"]
     errors = np.full(shape[:2], math.inf)
     if not problem:
-        scale = judged.get_result(op)["sbf_rad"][2].reshape(shape)
+        scale = judged.get_judge_triples(op)["sbf_rad"][2].reshape(shape)
         unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
         errors = (abs(np.asarray(got, np.float64).reshape(shape) - _compute_radial_basis_with_scipy(x)) / unit).max(
             axis=2

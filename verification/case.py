@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.table import Argument, Array, Definition, Operator
+from trigraph.table import Array, ArrayArgument, Definition, Operator
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Case:
         """Inputs that are present; optional inputs may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
-    def select_present(self, op: Operator) -> tuple[Argument, ...]:
+    def select_present_arguments(self, op: Operator) -> tuple[ArrayArgument, ...]:
         """Return an operator's array arguments that are present."""
         return op.select_present_arguments(self.arguments(op))
 
-    def list_returned(self, op: Operator) -> tuple[Array, ...]:
+    def list_returned_fields(self, op: Operator) -> tuple[Array, ...]:
         """Return the fields that an operator returns for these inputs and choices."""
         return op.list_returned_fields(self.values, self.sizes)
 
     def list_differentiable_outputs(self, op: Operator) -> tuple[Array, ...]:
         """Return the fields that have a derivative."""
-        return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
+        return tuple(f for f in self.list_returned_fields(op) if f not in self.definition.auxiliary)
 
     @cached_property  # safe to cache: the fields never change
     def dtype(self) -> str:
@@ -58,18 +58,20 @@ class Case:
         values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
         return {name: values[name] for name in op.parameter_names}
 
-    def change_arrays(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
+    def map_arrays(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
         """Return the case with ``change(dims, array)`` applied to every array (inputs, cotangents and directions)."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
         dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
 
-        def change_all(arrays: Mapping[str, Any]) -> dict[str, Any]:
+        def map_named_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 n: make_read_only(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()
             }
 
-        values, grads, ggs, gggs = map(change_all, (self.values, self.grads, self.ggs, self.gggs))
-        return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=change_all(self.directions))
+        values, grads, ggs, gggs = map(map_named_arrays, (self.values, self.grads, self.ggs, self.gggs))
+        return replace(
+            self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=map_named_arrays(self.directions)
+        )
 
 
 def make_read_only(array: np.ndarray) -> np.ndarray:

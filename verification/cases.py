@@ -18,7 +18,7 @@ from trigraph.checks import HALF, evaluate_shape, find_choice_index
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition
 from trigraph.verification.case import Case, make_read_only
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 from trigraph.verification.variants import choose_sizes
 from trigraph.verification.variants import list_hub_variants as list_hub_variants
 from trigraph.verification.variants import list_variants as list_variants
@@ -82,7 +82,7 @@ def find_half_dtype(name: str) -> np.dtype:
     return np.dtype(name if name == "float16" else getattr(importlib.import_module("ml_dtypes"), name))
 
 
-def find_kink_violations(
+def mark_rows_near_kinks(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
     """Return masks of the rows that are too close to a kink, by name of the input to be resampled.
@@ -115,7 +115,7 @@ def find_kink_violations(
 def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
     """Redraw rows until none is too close to a kink; raise RuntimeError after `MAX_ROUNDS` rounds."""
     for _ in range(MAX_ROUNDS):
-        bad = find_kink_violations(case.definition, case.values, case.directions, case.largest_step)
+        bad = mark_rows_near_kinks(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
             return case
         values = dict(case.values)
@@ -176,7 +176,7 @@ def draw_case_on_graphs(
     return Case(name, definition, sizes, whole, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
 
-def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
+def build_case(definition: Definition, variant: CaseVariant, dtype: str, seed: int, half: str | None = None) -> Case:
     """Build the case for one of ``list_variants(definition)``; `half` is as for `draw_arrays`."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)

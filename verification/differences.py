@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.record import Check
-from slopecheck.slope import SlopeVerdict, assess
+from slopecheck.slope import SlopeVerdict, assess_error_slope
 from trigraph.fortran import judge
 from trigraph.table import Operator
 from trigraph.verification import tolerances
@@ -63,7 +63,7 @@ def compute_rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np
 def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of a subject, in which points are rounded to the dtype of the case."""
 
-    def evaluate_fields(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def evaluate_field_pairs(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {
             n: judge.make_exact_pair(array) for n, array in compute_subject_fields(subject, op, values, names).items()
         }
@@ -72,14 +72,19 @@ def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArit
         return x + step * direction
 
     return _CurveArithmetic(
-        subject.name, judged.case.dtype, judged.tolerance(subject), evaluate_fields, shift_point, compute_rounded_gap
+        subject.name,
+        judged.case.dtype,
+        judged.tolerance(subject),
+        evaluate_field_pairs,
+        shift_point,
+        compute_rounded_gap,
     )
 
 
 def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of the judge, in which points are pairs (hi, lo)."""
 
-    def evaluate_fields(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def evaluate_field_pairs(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in compute_with_judge(op, values).items() if n in names}
 
     def compute_exact_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
@@ -88,8 +93,8 @@ def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
     return _CurveArithmetic(
         "judge",
         "real128",
-        tolerances.accuracy_tolerance(False, judged.num_terms),
-        evaluate_fields,
+        tolerances.accuracy_tolerance(False, judged.max_sum_terms),
+        evaluate_field_pairs,
         judge.make_exact_pair,
         compute_exact_gap,
     )
@@ -103,7 +108,7 @@ def sum_inner_products(pairs: Products) -> tuple[float, float]:
     return hi, scale
 
 
-def check_differences(
+def check_finite_differences(
     subject: Subject | None, judged: JudgedCase, upper: Operator, steps: Sequence[float], operator: str | None = None
 ) -> list[Check]:
     """Compare each field of `upper` with finite differences of the operator one order below.
@@ -114,7 +119,7 @@ def check_differences(
     """
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
-    for field in case.list_returned(upper):
+    for field in case.list_returned_fields(upper):
         degree = next(a.degree for a in _get_lower_operator(judged, upper).arguments if a.name == field.name)
         taken = _select_steps(steps, case.largest_step, degree)
         curve = partial(_compute_error_curve, arithmetic, judged, upper, field.name, taken)
@@ -122,11 +127,11 @@ def check_differences(
         check = Check(
             name, arithmetic.name, dtype, "differences", case.name, field.name, math.inf, tolerance, note=case.note
         )
-        checks.append(add_verdict(check, taken, degree, curve))
+        checks.append(add_curve_verdict(check, taken, degree, curve))
     return checks
 
 
-def add_verdict(
+def add_curve_verdict(
     check: Check,
     steps: Sequence[float],
     degree: int | None,
@@ -137,7 +142,7 @@ def add_verdict(
     errors: Sequence[float] = []
     try:
         errors, floors = curve()
-        verdict = assess(steps, errors, floors, degree)
+        verdict = assess_error_slope(steps, errors, floors, degree)
     except ValueError as problem:  # a call failed, or a shape is wrong
         verdict = SlopeVerdict(math.inf, None, str(problem))
     note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
@@ -180,9 +185,9 @@ def _compute_error_curve(
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = arithmetic.evaluate(upper, case.arguments(upper), (name,))[name]
-    results = judged.get_result(lower)
+    results = judged.get_judge_triples(lower)
     phi_scale = sum(float(np.sum(abs(weights[n][0]) * results[n][2])) for n in names)
-    gradient_scale = judged.get_result(upper)[name][2]
+    gradient_scale = judged.get_judge_triples(upper)[name][2]
     unit = arithmetic.tolerance * tolerances.eps(arithmetic.dtype)
     errors, floors = [], []
     for step in steps:

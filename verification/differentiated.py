@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from slopecheck.frameworks import DIFFERENTIATING
-from slopecheck.loading import load
-from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
+from slopecheck.loading import import_function
+from slopecheck.outcome import LEFT_OUT, NotOffered, describe_exception
 from slopecheck.terminal import escape_unprintable
 from trigraph.graphs import to_device
 from trigraph.table import DEFINITIONS, OPERATORS, Operator
-from trigraph.verification.implementation import check_signature, parse_user_result
+from trigraph.verification.implementation import check_accepts_keywords, parse_user_result
 from trigraph.verification.subjects import Subject
 
 
@@ -39,7 +39,7 @@ def _make_device_array(framework: str, name: str | None) -> Any:
         raise ValueError(f"verify: device {name!r} cannot be used: {error}") from error
 
 
-def _compute_by_autograd(
+def _compute_fields_by_autograd(
     function: Callable[..., Any],
     framework: str,
     like: Any,
@@ -96,7 +96,7 @@ def _compute_by_autograd(
                 if fields[name] is None:
                     fields[name] = tools.from_host(np.zeros_like(tools.to_host(tensor)), like)
     except NotImplementedError as error:
-        raise NotOffered(message_of(error)) from error
+        raise NotOffered(describe_exception(error)) from error
     asked = {f.name for f in op.fields if wrt is None or f.name in wrt}
     left_out = {a.name for a in spec.auxiliary if op.order == 0 and auxiliary.get(a.name) is None}
     LEFT_OUT.update(left_out)
@@ -106,9 +106,9 @@ def _compute_by_autograd(
 
 def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
     """Return the graph arguments with their arrays moved to the device of the tensor `like`."""
-    from trigraph.torch.arrays import share_device_with_cupy
+    from trigraph.torch.arrays import use_torch_stream_and_allocator
 
-    with share_device_with_cupy(like):
+    with use_torch_stream_and_allocator(like):
         return {a.name: to_device(values[a.name]) for a in (op.graph_kind.arguments if op.graph_kind else ())}
 
 
@@ -131,7 +131,9 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
             raise NotOffered(f"{name} has only the whole bwd2")
         if framework == "torch" and like.is_cuda:
             values = {**values, **_move_graphs_to_device(op, values, like)}
-        return _compute_by_autograd(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
+        return _compute_fields_by_autograd(
+            getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded
+        )
 
     name += ", recorded" * recorded
     return Subject(name, True, compute_fields, selective=False, supports_third=lambda op, values: True)
@@ -153,13 +155,15 @@ def make_subject_from_forward(
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
-    own = load(name, "verify: implementation") if function is None else function
+    own = import_function(name, "verify: implementation") if function is None else function
     target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
     DIFFERENTIATING[framework](own)  # raises an error that names the missing package
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are not passed if None
-    check_signature(name, own, fwd, [n for n in fwd.parameter_names if n not in fwd.definition.request_names], absent)
-    call = partial(_compute_by_autograd, own, framework, _make_device_array(framework, device))
+    check_accepts_keywords(
+        name, own, fwd, [n for n in fwd.parameter_names if n not in fwd.definition.request_names], absent
+    )
+    call = partial(_compute_fields_by_autograd, own, framework, _make_device_array(framework, device))
     return Subject(escape_unprintable(name), False, call, selective=False), target

@@ -15,16 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.outcome import Outcome
+from slopecheck.outcome import CallOutcome
 from slopecheck.record import Check
-from trigraph.checks import bind_sizes
+from trigraph.checks import find_symbol_sizes
 from trigraph.gno_params import pack_gno_params
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
-from trigraph.table import FAMILIES, OPERATORS, evaluate
+from trigraph.table import FAMILIES, OPERATORS, evaluate_expression
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import compute_scaled_error, describe_wrong_form, largest_error
+from trigraph.verification.accuracy import (
+    compute_largest_scaled_error,
+    describe_wrong_dtype_or_shape,
+    find_largest_error,
+)
 from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.subjects import Subject, call_subject
 
@@ -59,7 +63,7 @@ class GoldenVector:
     def sizes(self) -> dict[str, int]:
         """Size by symbol."""
         op = OPERATORS[self.operator]
-        return bind_sizes(op, self.values)
+        return find_symbol_sizes(op, self.values)
 
     @cached_property
     def judged_triples(self) -> dict[str, np.ndarray]:
@@ -70,7 +74,7 @@ class GoldenVector:
         """Return the tolerance for a subject (None means the judge), in the units of `error`."""
         if self.single:
             return tolerances.golden_tolerance(dtype)
-        terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
+        terms = evaluate_expression(OPERATORS[self.operator].definition.terms, self.sizes)
         own = 0.0 if subject is None else tolerances.accuracy_tolerance(subject.chunked, terms)
         return own + tolerances.accuracy_tolerance(False, terms)
 
@@ -81,24 +85,28 @@ class GoldenVector:
             return float(np.count_nonzero(got != expected))
         if not self.single:
             triple = np.stack([expected, np.zeros_like(expected), self.judged_triples[name][2]])
-            return compute_scaled_error(got, triple, "float64")
-        size = largest_error(abs(expected))
-        return largest_error(abs(got - np.asarray(expected, np.float64))) / size if size else largest_error(abs(got))
+            return compute_largest_scaled_error(got, triple, "float64")
+        size = find_largest_error(abs(expected))
+        return (
+            find_largest_error(abs(got - np.asarray(expected, np.float64))) / size
+            if size
+            else find_largest_error(abs(got))
+        )
 
 
-def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> list[Check]:
+def check_golden_vector(subject: Subject | None, vector: GoldenVector, dtype: str) -> list[Check]:
     """Compare a subject (None means the judge) with every field of a vector."""
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
         backend, precision = "judge", "real128"
-        call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged_triples.items()}, 0.0, "")
+        call = CallOutcome({n: t if n in integers else t[0] for n, t in vector.judged_triples.items()}, 0.0, "")
     else:
         backend, precision, call = subject.name, dtype, call_subject(subject, op, vector.convert_arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
-        note = call.problem or describe_wrong_form(call.fields.get(field.name), field, vector.sizes, kind)
+        note = call.problem or describe_wrong_dtype_or_shape(call.fields.get(field.name), field, vector.sizes, kind)
         error = math.inf if note else vector.compute_error(call.fields[field.name], field.name)
         tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
         check = Check(op.name, backend, precision, "golden", vector.case, field.name, error, tolerance)
@@ -131,7 +139,7 @@ def list_missing_vectors(families: Collection[str] | None = None) -> tuple[str, 
     return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in present)
 
 
-def check_missing_vectors() -> list[Check]:
+def list_missing_vector_failures() -> list[Check]:
     """Return failed checks for missing vectors if CI=true.
 
     Without a directory, only packaged vectors are compared. But if the directory exists or TRIGRAPH_GOLDEN is set, a
@@ -155,7 +163,7 @@ def read_vectors(name: str, path: Path) -> Iterator[GoldenVector]:
         yield from adapter(name, dict(archive))
 
 
-def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_gno_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gno_*, where V and kernels have shape (..., f_out, f_in) and parameters form four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
@@ -188,7 +196,7 @@ def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     yield GoldenVector(name, "gno_message_bwd2", {**ggs, **every}, expected)
 
 
-def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_athena_vectors(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read athena_gno, which uses Fortran shapes (features first), 1-based adjacency and float32."""
     for case in sorted({key.split("/")[0] for key in archive}):
         z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
@@ -212,10 +220,10 @@ def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Golde
         yield GoldenVector(label, "gno_message_bwd", {**up, **every}, {"features": grads["features"], **chain}, True)
 
 
-def _read_dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_dimenet_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read dimenet_*: the radial basis, or the aggregation (edge vectors determine the reverse edges)."""
     if name == "dimenet_radial_basis":
-        yield from _read_radial_basis(name, z)
+        yield from _parse_radial_basis_vectors(name, z)
         return
     n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
@@ -236,7 +244,7 @@ def _read_dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVect
     yield GoldenVector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected)
 
 
-def _read_radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_radial_basis_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "num_spherical": 7, "envelope_exponent": 5}
     yield GoldenVector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]})
     back = {"grad_rbf": z["ct_rbf"], "grad_sbf_rad": z["ct_sbf_rad"], **values}
@@ -252,7 +260,7 @@ def _read_radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Golde
     yield GoldenVector(name, "radial_basis_bwd2", {**ggs, **back}, expected)
 
 
-def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_gat_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gat_*, with scores (heads, positions) before and after the softmax; some files lack edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
@@ -276,7 +284,7 @@ def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     yield GoldenVector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected)
 
 
-def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_weighted_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read weighted_*: every aggregation (mean by weight), including second derivatives for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
@@ -301,7 +309,7 @@ def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVec
             yield GoldenVector(case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
 
 
-def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
+def _parse_gemnet_vectors(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gemnet_*: BasisEmbedding and the bilinear layer; rad_W1 is padded by atom if edges are summed into atoms.
 
     Derivatives are those of the composed layers; the judge computes the intermediate values that the files lack.
@@ -328,26 +336,26 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
     yield GoldenVector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]})
     back = {"grad_m_ca": z["ct_m_ca"], **bilinear}
     yield GoldenVector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()})
-    first = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
+    first = {"grad_rad_W1": _compute_judge_field("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
     yield GoldenVector(name, "basis_embedding_spherical_bwd", first, expected)
 
     # At second order, the embedding's bwd2 yields the cotangent of the bilinear layer's gradient for rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
-    ggs = {"gg_rad_W1": _compute_judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
+    ggs = {"gg_rad_W1": _compute_judge_field("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
     yield GoldenVector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
     # Subtract the composition's other second-order term: the embedding's bwd of field rad_W1 of the bilinear bwd2.
-    rest = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
+    rest = {"grad_rad_W1": _compute_judge_field("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
-        "rad_basis": z["grad2_rad_basis"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
-        "weight": z["grad2_basis_weight"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "weight"),
+        "rad_basis": z["grad2_rad_basis"] - _compute_judge_field("basis_embedding_spherical_bwd", rest, "rad_basis"),
+        "weight": z["grad2_basis_weight"] - _compute_judge_field("basis_embedding_spherical_bwd", rest, "weight"),
     }
     yield GoldenVector(name, "basis_embedding_spherical_bwd2", second, expected)
 
 
-def _compute_judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
+def _compute_judge_field(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
     """Return the judge's value of a field, rounded to float64."""
     return compute_with_judge(OPERATORS[operator], values, (field,))[field][0]
 
@@ -380,10 +388,10 @@ FILES = {
     "gemnet": ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom"),
 }
 ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[GoldenVector]]] = {
-    "gno": _read_gno,
-    "athena": _read_athena,
-    "dimenet": _read_dimenet,
-    "gat": _read_gat,
-    "weighted": _read_weighted,
-    "gemnet": _read_gemnet,
+    "gno": _parse_gno_vectors,
+    "athena": _parse_athena_vectors,
+    "dimenet": _parse_dimenet_vectors,
+    "gat": _parse_gat_vectors,
+    "weighted": _parse_weighted_vectors,
+    "gemnet": _parse_gemnet_vectors,
 }

@@ -12,9 +12,9 @@ from trigraph.table import OPERATORS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import (
     compute_field_error,
-    compute_scaled_error,
-    describe_wrong_form,
-    expected_dtype,
+    compute_largest_scaled_error,
+    describe_wrong_dtype_or_shape,
+    find_expected_dtype,
 )
 from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.judged import JudgedCase
@@ -34,17 +34,19 @@ def check_half_precision(subject: Subject, judged: JudgedCase, op: Operator) -> 
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
     stored, unit = find_half_dtype(case.half), tolerances.eps(case.half) / 2
-    halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.select_present(op) if a.half}
+    halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.select_present_arguments(op) if a.half}
     outcome, checks = call_subject(subject, op, case.arguments(op) | halves), []
-    for field in case.list_returned(op):
-        expected = judged.get_result(op)[field.name]
+    for field in case.list_returned_fields(op):
+        expected = judged.get_judge_triples(op)[field.name]
         got: Any = outcome.fields.get(field.name)
-        note = describe_wrong_form(got, field, case.sizes, case.half if field.half else expected_dtype(field, case))
+        note = describe_wrong_dtype_or_shape(
+            got, field, case.sizes, case.half if field.half else find_expected_dtype(field, case)
+        )
         error = math.inf
         if not note and field.half:
             once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))
             more = once / tolerance + unit * tolerances.eps(case.dtype) * expected[2]
-            error = compute_scaled_error(got, expected, case.dtype, more)
+            error = compute_largest_scaled_error(got, expected, case.dtype, more)
         elif not note:
             error = compute_field_error(got, field, expected, case.dtype)
         allowed = 0.0 if field.index else tolerance

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.loading import load
-from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
+from slopecheck.loading import import_function
+from slopecheck.outcome import LEFT_OUT, NotOffered, describe_exception
 from slopecheck.terminal import escape_unprintable
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification.subjects import Subject, make_backend_subject
@@ -54,7 +54,7 @@ def parse_user_result(
     return mapping
 
 
-def check_signature(
+def check_accepts_keywords(
     name: str, function: Callable[..., Any], op: Operator, passed: Sequence[str], optional: Sequence[str] = ()
 ) -> None:
     """Raise ValueError if a user's function does not accept an operator's arguments by keyword.
@@ -74,7 +74,7 @@ def check_signature(
         ) from error
 
 
-def _call_with_copies(
+def _call_with_argument_copies(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies of the arguments; return the copies and the fields."""
@@ -83,7 +83,7 @@ def _call_with_copies(
     try:
         returned = function(**arguments)
     except NotImplementedError as error:
-        raise NotOffered(message_of(error)) from error
+        raise NotOffered(describe_exception(error)) from error
     fields = parse_user_result(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
@@ -104,7 +104,7 @@ def _call_function_or_companion(
     values: Mapping[str, Any],
     wrt: Sequence[str] | None,
 ) -> dict[str, Any]:
-    return _call_with_copies(function, op, values)[1] if op.name == target else companion.call(op, values, wrt)
+    return _call_with_argument_copies(function, op, values)[1] if op.name == target else companion.call(op, values, wrt)
 
 
 def make_user_subject(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
@@ -113,11 +113,11 @@ def make_user_subject(name: str, operator: str | None = None, function: Callable
     The function implements `operator` (default: the operator with the function's name). Raises ValueError if the
     function cannot be loaded, there is no such operator, or the function does not accept the operator's arguments.
     """
-    own = load(name, "verify: implementation") if function is None else function
+    own = import_function(name, "verify: implementation") if function is None else function
     target = operator or getattr(own, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
-    check_signature(name, own, op, [n for n in op.parameter_names if n not in op.definition.request_names])
+    check_accepts_keywords(name, own, op, [n for n in op.parameter_names if n not in op.definition.request_names])
     call = partial(_call_function_or_companion, own, target, make_backend_subject("fortran-reference"))
-    return Subject(escape_unprintable(name), False, call, target, partial(_call_with_copies, own))
+    return Subject(escape_unprintable(name), False, call, target, partial(_call_with_argument_copies, own))

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from slopecheck.outcome import Outcome
+from slopecheck.outcome import CallOutcome
 from slopecheck.record import Check
 from trigraph.fortran import judge
-from trigraph.table import OPERATORS, THIRD, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, THIRD, Definition, Operator, evaluate_expression
 from trigraph.verification import tolerances
 from trigraph.verification.case import Case
 from trigraph.verification.subjects import Subject
@@ -61,11 +61,11 @@ class JudgedCase:
         # Results depend only on the case, whose arrays never change, and on the key (operator and arguments).
         self._cache: dict[Hashable, Any] = {}
 
-    def get_result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    def get_judge_triples(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Return arrays of hi, lo and scale for all fields of an operator; arguments in `absent` are None."""
-        return self.cache_result((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
+        return self.compute_once((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
 
-    def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def compute_once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of ``compute()``, which is called only once per key."""
         if key not in self._cache:
             start = time.perf_counter()
@@ -78,13 +78,13 @@ class JudgedCase:
         return self.case.arguments(op) | dict.fromkeys(absent)
 
     @cached_property  # safe to cache: the number depends only on the case
-    def num_terms(self) -> int:
+    def max_sum_terms(self) -> int:
         """Number of terms in the longest direct sum."""
-        return evaluate(self.case.definition.terms, self.case.sizes)
+        return evaluate_expression(self.case.definition.terms, self.case.sizes)
 
     def tolerance(self, subject: Subject) -> float:
         """Return a subject's accuracy tolerance for this case."""
-        return tolerances.accuracy_tolerance(subject.chunked, self.num_terms, self.case.equal_terms)
+        return tolerances.accuracy_tolerance(subject.chunked, self.max_sum_terms, self.case.equal_terms)
 
     def make_check(
         self,
@@ -94,7 +94,7 @@ class JudgedCase:
         field: str,
         error: float,
         tolerance: float,
-        calls: Sequence[Outcome],
+        calls: Sequence[CallOutcome],
         note: str = "",
     ) -> Check:
         """Return the record of a check on this case; if a call failed, the note describes the problem."""

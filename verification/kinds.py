@@ -144,7 +144,7 @@ def find_case_kind(name: str) -> CaseKind:
 
 
 @dataclass(frozen=True)
-class Variant:
+class CaseVariant:
     """Selection of the sizes, the graph and the setting of a case."""
 
     name: str

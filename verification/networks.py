@@ -21,15 +21,15 @@ HEADS, DIM_HEAD = 2, 3
 
 
 @cache  # safe to cache: the arrays depend only on the installed file
-def load_airfoil() -> dict[str, np.ndarray]:
+def load_airfoil_arrays() -> dict[str, np.ndarray]:
     """Return the arrays of airfoil.npz: pyamg's mesh and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
         return dict(archive)
 
 
-def make_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def load_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return node positions, sources and destinations; a patch contains only the in-edges of `NEAR` nodes."""
-    z = load_airfoil()
+    z = load_airfoil_arrays()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
     if patch:
@@ -84,7 +84,7 @@ def _make_sine_features(nodes: int, width: int, phase: float) -> np.ndarray:
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
-def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
+def _fill_missing_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
     """Return arguments of fwd: the given arguments, with sines for the other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
@@ -111,7 +111,7 @@ def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> 
 
 def make_airfoil_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return arguments for the airfoil mesh; features depend on positions, and shorter edges have larger weights."""
-    positions, src, dst = make_airfoil_mesh(patch)
+    positions, src, dst = load_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]
     length = np.linalg.norm(along, axis=1, keepdims=True)
@@ -119,7 +119,7 @@ def make_airfoil_arguments(definition: Definition, patch: bool, keep: np.ndarray
     sines = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
     directions = np.tile(along / length, (1, HEADS * DIM_HEAD // 2))
     arrays = {"src_embedding": sines, "dst_embedding": sines, "edge_embedding": directions, "embedding": sines}
-    return _complete_arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
+    return _fill_missing_arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
 
 
 def make_karate_club_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def make_karate_club_arguments(definition: Definition, patch: bool, keep: np.nda
     member = _make_sine_features(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
     arrays = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
-    return _complete_arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
+    return _fill_missing_arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
 
 
 def make_power_law_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -137,4 +137,4 @@ def make_power_law_arguments(definition: Definition, patch: bool, keep: np.ndarr
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")
         graph = _select_in_edges(graph, order[NODES // 10 : NODES // 10 + PATCH])
-    return _complete_arguments(graph, {"num_heads": 1})
+    return _fill_missing_arguments(graph, {"num_heads": 1})

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slopecheck.outcome import Outcome
+from slopecheck.outcome import CallOutcome
 from slopecheck.record import Check
-from trigraph.table import Argument, Operator
-from trigraph.verification.accuracy import describe_wrong_form, expected_dtype
+from trigraph.table import ArrayArgument, Operator
+from trigraph.verification.accuracy import describe_wrong_dtype_or_shape, find_expected_dtype
 from trigraph.verification.judged import JudgedCase, compute_with_judge
 from trigraph.verification.subjects import Subject, call_subject
 
@@ -36,7 +36,7 @@ REPLACEMENTS = (
 )
 
 
-def list_replacements(argument: Argument) -> tuple[NonfiniteReplacement, ...]:
+def list_replacements(argument: ArrayArgument) -> tuple[NonfiniteReplacement, ...]:
     """Return the spoilers for an argument, without -inf for positive arguments, which would be rejected."""
     return tuple(s for s in REPLACEMENTS if not (argument.positive and s.value < 0))
 
@@ -65,19 +65,19 @@ def _compute_expected_marks(
     return {n: a if n in integers else _mark_nonfinite(a[0], spoiler.value) for n, a in fields.items()}
 
 
-def _count_wrong_elements(
+def _call_and_count_wrong_elements(
     subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: NonfiniteReplacement
-) -> tuple[Outcome, dict[str, tuple[float, str]]]:
+) -> tuple[CallOutcome, dict[str, tuple[float, str]]]:
     """Return the outcome of the call and, for each field, the number of wrong elements and a note."""
     case, wrong = judged.case, {}
-    expected = judged.cache_result((op.name, name, spoiler), lambda: _compute_expected_marks(judged, op, name, spoiler))
+    expected = judged.compute_once((op.name, name, spoiler), lambda: _compute_expected_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _replace_elements(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
         outcome = call_subject(subject, op, arguments)
-    for field in case.list_returned(op):
+    for field in case.list_returned_fields(op):
         got: Any = outcome.fields.get(field.name)
-        note = describe_wrong_form(got, field, case.sizes, expected_dtype(field, case))
+        note = describe_wrong_dtype_or_shape(got, field, case.sizes, find_expected_dtype(field, case))
         error = math.inf
         if not note:
             marks = got if field.index else _mark_nonfinite(got, spoiler.value)
@@ -97,10 +97,11 @@ def check_nonfinite_propagation(subject: Subject, judged: JudgedCase, op: Operat
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(
-        *(_count_wrong_elements(subject, judged, op, name, s) for s in list_replacements(argument)), strict=True
+        *(_call_and_count_wrong_elements(subject, judged, op, name, s) for s in list_replacements(argument)),
+        strict=True,
     )
     checks = []
-    for field in judged.case.list_returned(op):
+    for field in judged.case.list_returned_fields(op):
         errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
         note = next(filter(None, notes), "")
         check = judged.make_check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)

@@ -22,9 +22,9 @@ from scipy.spatial.transform import Rotation
 from slopecheck.record import Check
 from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.table import OPERATORS, evaluate
+from trigraph.table import OPERATORS, evaluate_expression
 from trigraph.verification import tolerances
-from trigraph.verification.differences import add_verdict, compute_rounded_gap, sum_inner_products
+from trigraph.verification.differences import add_curve_verdict, compute_rounded_gap, sum_inner_products
 from trigraph.verification.graphs.edges import renumber_graph
 from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.structures import (
@@ -87,7 +87,7 @@ class PhysicalSystem:
         return _compute_rounding_scales(self)
 
 
-def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
+def make_physical_system(structure: AtomicStructure) -> PhysicalSystem:
     """Return the system for a structure, or for a part if pyref would need too much memory."""
     some = structure.limit_triplets(WHOLE_TRIPLETS)
     target = draw_normal_numbers(f"{structure.name} forces", len(some.positions), 3)
@@ -100,7 +100,7 @@ def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
 
 
 @dataclass(frozen=True)
-class EnergyResults:
+class EnergyIntermediates:
     """Intermediate results of the energy that its derivatives need."""
 
     vec: np.ndarray
@@ -111,11 +111,11 @@ class EnergyResults:
     message: np.ndarray
     out: np.ndarray
 
-    def radial_basis_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
+    def make_radial_basis_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of radial_basis_fwd."""
         return {"dist": self.dist, "freq": s.model.freq, **BASIS}
 
-    def triplet_sum_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
+    def make_triplet_sum_arguments(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of agg_edge_to_edge_fwd."""
         arrays = {"vec": self.vec, "sbf_rad": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
         return {**arrays, "graph": s.graph, **SUM}
@@ -132,23 +132,23 @@ class ForceResults:
     forces: np.ndarray
 
 
-def compute_energy_terms(call: Call, s: PhysicalSystem) -> EnergyResults:
+def compute_energy_terms(call: Call, s: PhysicalSystem) -> EnergyIntermediates:
     """Compute the terms of the energy."""
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
     length = np.linalg.norm(vec, axis=1)
     dist = length / s.cutoff
     basis = call("radial_basis_fwd", dist=dist, freq=s.model.freq, **BASIS)
     message = s.model.embedding * (basis["rbf"] @ s.model.projection)
-    part = EnergyResults(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
-    return replace(part, out=call("agg_edge_to_edge_fwd", **part.triplet_sum_arguments(s))["out"])
+    part = EnergyIntermediates(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
+    return replace(part, out=call("agg_edge_to_edge_fwd", **part.make_triplet_sum_arguments(s))["out"])
 
 
-def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResults:
+def compute_forces(call: Call, s: PhysicalSystem, f: EnergyIntermediates) -> ForceResults:
     """Compute the forces from the gradient of sum(readout * out) through both operators."""
-    of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.triplet_sum_arguments(s))
+    of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.make_triplet_sum_arguments(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
     of_basis = call(
-        "radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.radial_basis_arguments(s)
+        "radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.make_radial_basis_arguments(s)
     )
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
@@ -173,7 +173,7 @@ class ForceGradients:
 
 
 def differentiate_forces(
-    call: Call, s: PhysicalSystem, f: EnergyResults, b: ForceResults, t: np.ndarray
+    call: Call, s: PhysicalSystem, f: EnergyIntermediates, b: ForceResults, t: np.ndarray
 ) -> ForceGradients:
     """Differentiate sum(t * forces) with respect to parameters and edge vectors, by bwd2 of both operators."""
     m = s.model
@@ -185,7 +185,7 @@ def differentiate_forces(
         gg_freq=np.zeros_like(m.freq),
         grad_rbf=b.grad_rbf,
         grad_sbf_rad=b.sum["sbf_rad"],
-        **f.radial_basis_arguments(s),
+        **f.make_radial_basis_arguments(s),
     )
     gg_message = (of_basis["grad_rbf"] @ m.projection) * m.embedding
     of_sum = call(
@@ -195,10 +195,12 @@ def differentiate_forces(
         gg_embedding=gg_message,
         gg_weights=np.zeros_like(m.weights),
         grad_out=m.readout,
-        **f.triplet_sum_arguments(s),
+        **f.make_triplet_sum_arguments(s),
     )
     grad_rbf = (of_sum["embedding"] * m.embedding) @ m.projection.T
-    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.radial_basis_arguments(s))
+    first = call(
+        "radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.make_radial_basis_arguments(s)
+    )
     parameters = {
         "weights": of_sum["weights"],
         "freq": of_basis["freq"] + first["freq"],
@@ -210,7 +212,7 @@ def differentiate_forces(
 
 
 def _make_operator_caller(subject: Subject) -> Call:
-    """Return a function that calls the subject's operators by name; it raises `CallError` if a call fails."""
+    """Return a function that calls the subject's operators by name; it raises `SubjectCallError` if a call fails."""
 
     def compute_fields(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
@@ -222,11 +224,11 @@ def _make_operator_caller(subject: Subject) -> Call:
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
-def _compute_energy_products(call: Call, s: PhysicalSystem) -> Products:
+def _list_energy_factors(call: Call, s: PhysicalSystem) -> Products:
     return [(judge.make_exact_pair(s.model.readout), judge.make_exact_pair(compute_energy_terms(call, s).out))]
 
 
-def _compute_loss_products(call: Call, s: PhysicalSystem) -> Products:
+def _list_loss_factors(call: Call, s: PhysicalSystem) -> Products:
     """Return half the sum of squared force errors, as the factors of products."""
     missing = judge.make_exact_pair(compute_forces(call, s, compute_energy_terms(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
@@ -268,7 +270,7 @@ def _make_curve_check(
     tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
     # Rounding floors are set to 0: energy and loss are not polynomials, so the curve must show the order of the error.
-    return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
+    return add_curve_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["forces"][0]) -> list[Check]:
@@ -278,12 +280,12 @@ def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["
     def compute_force_errors() -> list[float]:
         forces = compute_forces(call, s, compute_energy_terms(call, s)).forces
         direction = draw_normal_numbers(f"{s.name} displacement", *s.positions.shape)
-        return _compute_difference_errors(call, s, "positions", -forces, _compute_energy_products, direction)
+        return _compute_difference_errors(call, s, "positions", -forces, _list_energy_factors, direction)
 
     return [_make_curve_check(subject, s, operator, "forces", "positions", compute_force_errors)]
 
 
-def check_force_training(
+def check_force_loss_gradient(
     subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["force training"][0]
 ) -> list[Check]:
     """Compare the parameter gradient of a loss of forces with differences of the loss."""
@@ -299,7 +301,7 @@ def check_force_training(
             s,
             name,
             gradient,
-            _compute_loss_products,
+            _list_loss_factors,
             x * draw_normal_numbers(f"{s.name} {name} direction", *x.shape),
         )
 
@@ -332,12 +334,12 @@ def _compute_rounding_scales(s: PhysicalSystem) -> tuple[float, float]:
         return {field: triple[2] for field, triple in compute_with_judge(OPERATORS[name], values).items()}
 
     basis, out = (
-        compute_judge_scales("radial_basis_fwd", **f.radial_basis_arguments(s)),
-        compute_judge_scales("agg_edge_to_edge_fwd", **f.triplet_sum_arguments(s))["out"],
+        compute_judge_scales("radial_basis_fwd", **f.make_radial_basis_arguments(s)),
+        compute_judge_scales("agg_edge_to_edge_fwd", **f.make_triplet_sum_arguments(s))["out"],
     )
-    of_sum = compute_judge_scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.triplet_sum_arguments(s))
+    of_sum = compute_judge_scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.make_triplet_sum_arguments(s))
     dist = compute_judge_scales(
-        "radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.radial_basis_arguments(s)
+        "radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.make_radial_basis_arguments(s)
     )["dist"]
     message = abs(m.embedding) * (abs(f.rbf) @ abs(m.projection))
     back_rbf = (abs(b.sum["embedding"]) * abs(m.embedding)) @ abs(m.projection).T
@@ -393,7 +395,10 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
     because both values contain rounding errors.
     """
     call = _make_operator_caller(subject)
-    terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
+    terms = sum(
+        evaluate_expression(OPERATORS[n].definition.terms, s.sizes)
+        for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd")
+    )
 
     def compute_energy_and_projected_force(system: PhysicalSystem) -> tuple[np.ndarray, np.ndarray]:
         f = compute_energy_terms(call, system)
@@ -428,7 +433,7 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
 
 CHECKS: dict[str, Callable[[Subject, PhysicalSystem, str], list[Check]]] = {
     "forces": check_forces,
-    "force training": check_force_training,
+    "force training": check_force_loss_gradient,
     "invariance": check_invariance,
 }
 # Number of checks by kind.

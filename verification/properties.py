@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.outcome import Outcome
+from slopecheck.outcome import CallOutcome
 from slopecheck.record import Check
 from trigraph.checks import evaluate_shape
 from trigraph.fortran import judge
@@ -20,14 +20,14 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import (
     check_accuracy,
     compute_field_error,
-    compute_scaled_error,
-    describe_wrong_form,
-    expected_dtype,
+    compute_largest_scaled_error,
+    describe_wrong_dtype_or_shape,
+    find_expected_dtype,
 )
 from trigraph.verification.case import Case
 from trigraph.verification.judged import JudgedCase, compute_with_judge, find_bwd3, list_fwd_bwd_bwd2
-from trigraph.verification.subjects import Subject, call_and_catch, call_subject, memory_extent
-from trigraph.verification.transforms import embed_in_batch, list_entity_fields, renumber_case
+from trigraph.verification.subjects import Subject, call_and_record_outcome, call_subject, find_memory_extent
+from trigraph.verification.transforms import embed_in_batch, list_fields_with_graph_axis, renumber_case
 
 THREADS = (1, 2, 3)
 # Backends in which the result for a node or edge is bitwise independent of the other nodes and edges of the call.
@@ -56,7 +56,7 @@ def _check_equal_sums(
     kind: str,
     sides: tuple[np.ndarray, np.ndarray],
     scale: float,
-    calls: Sequence[Outcome],
+    calls: Sequence[CallOutcome],
 ) -> Check:
     """Return a check that two sums (hi, lo, scale) are equal up to the rounding of their factors."""
     (left, left_low, _), (right, right_low, _) = sides
@@ -76,8 +76,8 @@ def check_adjoint_identity(subject: Subject, judged: JudgedCase, operator: str |
     first = call_subject(subject, bwd, case.arguments(bwd))
     second = call_subject(subject, bwd2, case.arguments(bwd2))
     ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.inputs}
-    scale = _sum_weighted_scales(case.grads, judged.get_result(bwd2)) + _sum_weighted_scales(
-        ggs, judged.get_result(bwd)
+    scale = _sum_weighted_scales(case.grads, judged.get_judge_triples(bwd2)) + _sum_weighted_scales(
+        ggs, judged.get_judge_triples(bwd)
     )
     sides = _sum_inner_products(case.grads, second.fields), _sum_inner_products(ggs, first.fields)
     check = _check_equal_sums(subject, judged, bwd2, "adjoint", sides, scale, (first, second))
@@ -94,13 +94,13 @@ def check_second_derivative_symmetry(subject: Subject, judged: JudgedCase) -> Ch
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
     one = call_subject(subject, bwd2, case.arguments(bwd2))
     other = call_subject(subject, bwd2, exchanged)
-    turned = judged.cache_result((bwd2.name, "exchanged"), lambda: compute_with_judge(bwd2, exchanged, names))
-    scale = _sum_weighted_scales(w, judged.get_result(bwd2)) + _sum_weighted_scales(v, turned)
+    turned = judged.compute_once((bwd2.name, "exchanged"), lambda: compute_with_judge(bwd2, exchanged, names))
+    scale = _sum_weighted_scales(w, judged.get_judge_triples(bwd2)) + _sum_weighted_scales(v, turned)
     sides = _sum_inner_products(w, one.fields), _sum_inner_products(v, other.fields)
     return _check_equal_sums(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
 
 
-def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
+def check_third_derivative_adjoint(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
     c, a and g are the cotangents ggg_, gg_ and grad_; a' and g' are directions of a and g. Because bwd2 is linear in a
@@ -121,20 +121,20 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
         [third],
         _sum_inner_products(along, third.fields),
         np.zeros(3),
-        _sum_weighted_scales(along, judged.get_result(bwd3)),
+        _sum_weighted_scales(along, judged.get_judge_triples(bwd3)),
     )
     for number, (arguments, cotangents) in enumerate(sums):
         weights = {n.removeprefix("ggg_"): w for n, w in cotangents.items()}
         calls.append(call_subject(subject, bwd2, arguments))
         right += _sum_inner_products(weights, calls[-1].fields)
-        expected = judged.cache_result(
+        expected = judged.compute_once(
             (bwd3.name, "adjoint", number), partial(compute_with_judge, bwd2, arguments, tuple(weights))
         )
         scale += _sum_weighted_scales(weights, expected)
     return _check_equal_sums(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
 
 
-def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]:
+def check_third_derivative_symmetry(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Check that <bwd3(c, a).inputs, u> is equal for all permutations of c, a, u: third derivatives are symmetric."""
     case = judged.case
     bwd3 = find_bwd3(case.definition)
@@ -155,7 +155,7 @@ def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]
             **{f"gg_{n}": a[n] for n in names},
         }
         calls.append(call_subject(subject, bwd3, arguments, names if subject.selective else None))
-        expected = judged.cache_result(
+        expected = judged.compute_once(
             (bwd3.name, "symmetry", order), partial(compute_with_judge, bwd3, arguments, names)
         )
         sums.append((_sum_inner_products(u, calls[-1].fields), _sum_weighted_scales(u, expected)))
@@ -166,37 +166,37 @@ def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]
     ]
 
 
-def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
+def list_permuted_fields(case: Case, op: Operator) -> list[Array]:
     """Return the fields that renumbering only permutes: fields without an axis of positions and without indices."""
-    return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
+    return [f for f in case.list_returned_fields(op) if not ("num_positions" in f.dims or f.index)]
 
 
-def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
+def check_renumbering_invariance(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
     """Check that renumbering edges and nodes permutes the results, up to rounding."""
     case = judged.case
     other, orders = renumber_case(case, seed)
     before = call_subject(subject, op, case.arguments(op))
     after = call_subject(subject, op, other.arguments(op))
     tolerance, checks = 2 * judged.tolerance(subject), []
-    for field in list_renumbered_fields(case, op):
+    for field in list_permuted_fields(case, op):
         got: Any = after.fields.get(field.name)
         expected: Any = before.fields.get(field.name)
-        note = describe_wrong_form(got, field, case.sizes, case.dtype) or describe_wrong_form(
+        note = describe_wrong_dtype_or_shape(got, field, case.sizes, case.dtype) or describe_wrong_dtype_or_shape(
             expected, field, case.sizes, case.dtype
         )
         error = math.inf
         if not note:
-            triple = np.stack([expected, np.zeros_like(expected), judged.get_result(op)[field.name][2]])
+            triple = np.stack([expected, np.zeros_like(expected), judged.get_judge_triples(op)[field.name][2]])
             if field.dims[0] in orders:
                 triple = triple[:, orders[field.dims[0]]]
-            error = compute_scaled_error(got, triple, case.dtype)
+            error = compute_largest_scaled_error(got, triple, case.dtype)
         checks.append(
             judged.make_check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
         )
     return checks
 
 
-def _copy_fields_as_bytes(outcome: Outcome) -> dict[str, Any]:
+def _copy_fields_as_bytes(outcome: CallOutcome) -> dict[str, Any]:
     """Return copies of the numeric arrays as bytes, with a row for each element."""
     return {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
@@ -218,12 +218,12 @@ def _check_equal_bits(
     op: Operator,
     kind: str,
     trials: Sequence[Mapping[str, Any]],
-    calls: Sequence[Outcome],
+    calls: Sequence[CallOutcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
     """Return a check for each field that all trials are bitwise identical to the first."""
     checks = []
-    for field in judged.case.list_returned(op) if fields is None else fields:
+    for field in judged.case.list_returned_fields(op) if fields is None else fields:
         error = max(_count_different_elements(bits, field.name, trials[0]) for bits in trials[1:])
         checks.append(judged.make_check(subject, op.name, kind, field.name, error, 0.0, calls))
     return checks
@@ -247,7 +247,7 @@ def check_repeated_calls(subject: Subject, judged: JudgedCase, op: Operator) -> 
     )
 
 
-def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
+def check_case_in_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
     """Check the results for the case's nodes and edges when the case is part of a batch.
 
     For backends in `BATCH_INVARIANT`, the results must be bitwise identical to the results for the case alone. Other
@@ -256,16 +256,19 @@ def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
-    fields, together = list_entity_fields(case, op), call_subject(subject, op, batch.case.arguments(op))
+    fields, together = list_fields_with_graph_axis(case, op), call_subject(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
-    notes = {f.name: describe_wrong_form(arrays[f.name], f, batch.case.sizes, expected_dtype(f, case)) for f in fields}
+    notes = {
+        f.name: describe_wrong_dtype_or_shape(arrays[f.name], f, batch.case.sizes, find_expected_dtype(f, case))
+        for f in fields
+    }
     own = {f.name: batch.extract_case_part(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
     if subject.name in BATCH_INVARIANT:
         outcomes = [call_subject(subject, op, case.arguments(op)), replace(together, fields=own)]
         return _check_equal_bits(
             subject, judged, op, "batch", [_copy_fields_as_bytes(o) for o in outcomes], outcomes, fields
         )
-    checks, expected = [], judged.get_result(op)
+    checks, expected = [], judged.get_judge_triples(op)
     for f in fields:
         error = compute_field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
         tolerance = 0.0 if f.index else judged.tolerance(subject)
@@ -281,19 +284,19 @@ def check_out_arrays(subject: Subject, judged: JudgedCase, op: Operator) -> list
     ordinary call, plus 1 for each array that was not returned or was written out of bounds.
     """
     assert subject.into is not None
-    case, fields = judged.case, judged.case.list_returned(op)
-    forms = {f.name: (evaluate_shape(f, case.sizes), expected_dtype(f, case)) for f in fields}
+    case, fields = judged.case, judged.case.list_returned_fields(op)
+    forms = {f.name: (evaluate_shape(f, case.sizes), find_expected_dtype(f, case)) for f in fields}
     reference = call_subject(subject, op, case.arguments(op))
     bits, calls, wrong = _copy_fields_as_bytes(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
-        calls.append(call_and_catch(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
+        calls.append(call_and_record_outcome(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
             wrong[name] += _count_different_elements(_copy_fields_as_bytes(calls[-1]), name, bits) + strays.count(name)
     return [judged.make_check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
 
 
-def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_thread_counts(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check that calls with 1, 2 and 3 threads are bitwise identical."""
     outcomes = []
     with restore_num_threads():
@@ -310,15 +313,15 @@ def check_small_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> li
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
-def list_levels_to_compare() -> tuple[list[str], list[str]]:
+def list_cpu_levels_to_compare() -> tuple[list[str], list[str]]:
     """Return the instruction-set levels not in use, and the levels with bitwise identical results (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in list_runnable_levels()]
     return [level for level in list_runnable_levels() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
-def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
+def check_cpu_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare builds for other instruction-set levels with the judge, and those in `EQUAL_BITS` bitwise."""
-    different, equal = list_levels_to_compare()
+    different, equal = list_cpu_levels_to_compare()
     before = get_cpu_level()
     checks, outcomes = [], []
     try:
@@ -344,9 +347,9 @@ def _describe_layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) 
         return f"strides are {array.strides} for shape {array.shape}; expected a C-contiguous array"
     if not getattr(array.flags, "writeable", True):
         return "it is read-only; expected a writable array"
-    start, stop = memory_extent(array)
+    start, stop = find_memory_extent(array)
     for name, other in arrays.items():
-        low, high = memory_extent(other)
+        low, high = find_memory_extent(other)
         if array.size and other.size and start < high and low < stop:
             return f"it shares memory with {name}"
     return ""
@@ -369,15 +372,15 @@ def check_result_layout(subject: Subject, judged: JudgedCase, op: Operator) -> l
     problems: dict[str, str] = {}
     earlier: dict[str, Any] = {}
     for _ in range(2):
-        outcome = call_and_catch(compute_native_fields)
+        outcome = call_and_record_outcome(compute_native_fields)
         calls.append(outcome)
         own: dict[str, Any] = {}
-        for field in case.list_returned(op):
+        for field in case.list_returned_fields(op):
             got = outcome.fields.get(field.name)
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
             else:
-                problem = _describe_layout_problem(got, expected_dtype(field, case), arguments | earlier | own)
+                problem = _describe_layout_problem(got, find_expected_dtype(field, case), arguments | earlier | own)
                 own[f"field {field.name}"] = got
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}

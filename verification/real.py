@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from trigraph.backends import get_backend_function
-from trigraph.checks import bind_sizes
+from trigraph.checks import find_symbol_sizes
 from trigraph.graphs import CSC
 from trigraph.table import Definition
 from trigraph.verification import networks
 from trigraph.verification.case import Case, make_read_only
-from trigraph.verification.cases import POINT_STEP, draw_arrays, find_kink_violations, use_normal_distribution
+from trigraph.verification.cases import POINT_STEP, draw_arrays, mark_rows_near_kinks, use_normal_distribution
 from trigraph.verification.judged import list_fwd_bwd_bwd2
-from trigraph.verification.structures import AtomicStructure, load_default_structures
+from trigraph.verification.structures import AtomicStructure, load_shipped_structures
 from trigraph.verification.triplets import list_triplet_inputs
 
 SLAB = "copper slab with CO"
@@ -32,12 +32,12 @@ NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 def _make_gno_airfoil_arguments(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return GNO's arguments for the airfoil mesh: differences of positions, smooth features, and athena's weights."""
-    positions, src, dst = networks.make_airfoil_mesh(patch)
+    positions, src, dst = networks.load_airfoil_mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]
     phases = positions @ np.array([[0.3, 0.7, 0.2, 0.5], [0.6, -0.1, 0.4, -0.8]])
     sizes = {"f_in": WIDTH, "f_out": WIDTH}
-    coords, params = positions[src] - positions[dst], networks.load_airfoil()["params"].astype(np.float64)
+    coords, params = positions[src] - positions[dst], networks.load_airfoil_arrays()["params"].astype(np.float64)
     return {
         "coords": coords,
         "params": params,
@@ -78,10 +78,10 @@ def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) ->
     if family == "dimenet":
         return tuple(
             RealInput(s.name, s.make_arguments, STRUCTURE_STEPS, s.describe_exclusions)
-            for s in (*load_default_structures(), *structures)
+            for s in (*load_shipped_structures(), *structures)
         )
     if family == "gemnet":
-        (slab,) = (s for s in load_default_structures() if s.name == SLAB)
+        (slab,) = (s for s in load_shipped_structures() if s.name == SLAB)
         return tuple(
             RealInput(n, s.make_arguments, POLYNOMIAL_STEPS, s.describe_exclusions)
             for n, s in list_triplet_inputs(slab).items()
@@ -113,11 +113,11 @@ def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: i
     inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: make_read_only((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
-    for name, bad in find_kink_violations(definition, values, directions, step).items():
+    for name, bad in mark_rows_near_kinks(definition, values, directions, step).items():
         notes.append(f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink")
         values = make_read_only_arguments(~bad)
         directions[name] = make_read_only(directions[name][~bad])
-    sizes = bind_sizes(fwd, {n: values[n] for n in fwd.parameter_names})
+    sizes = find_symbol_sizes(fwd, {n: values[n] for n in fwd.parameter_names})
     cotangents = [
         draw_arrays(s, sizes, dtype, rng)
         for s in (grads, {f"gg_{n}": use_normal_distribution(a) for n, a in inputs.items()}, grads)

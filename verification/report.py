@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from slopecheck import console, progress
-from slopecheck.compare import Comparison
+from slopecheck.compare import ReportComparison
 from slopecheck.record import Check
 from slopecheck.report import encode_report, render_template, replace_files
 from slopecheck.summary import compute_error_ratio, find_worst_check
@@ -19,7 +19,7 @@ from trigraph.verification.terms import TERMS
 from trigraph.verification.tolerances import TABLE
 
 
-def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
+def _summarize_check_kind(name: str, group: Sequence[Check]) -> dict[str, Any]:
     """Return a kind's description, its number of passed checks, and the largest error in units of its tolerance."""
     return {
         "name": name,
@@ -32,7 +32,7 @@ def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
+def summarize_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
     """Count the comparisons of a run, for the summary paragraph."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
@@ -40,7 +40,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
-        "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
+        "kinds": [_summarize_check_kind(name, group) for name, group in groups.items() if group],
         # Number of inputs of all definitions that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is largest in units of its tolerance.
@@ -60,18 +60,18 @@ def _capture_print(show: Callable[..., None], *what: Any) -> str:
 
 
 def render_report_page(
-    report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
+    report: Mapping[str, Any], checks: Sequence[Check], comparison: ReportComparison | None, svgs: Mapping[str, str]
 ) -> str:
     """Return the report as a self-contained HTML page."""
     return render_template(
         "trigraph.verification",
         "report.html.j2",
         report=report,
-        result=progress.describe_counts(checks),
-        evidence=count_comparisons(checks),
+        result=progress.describe_check_counts(checks),
+        evidence=summarize_comparisons(checks),
         summary=_capture_print(console.print_summary, checks, TERMS),
         failures=_capture_print(console.print_failures, checks, TERMS),
-        withheld=_capture_print(console.print_not_offered, checks, TERMS),
+        withheld=_capture_print(console.print_checks_not_offered, checks, TERMS),
         comparison=_capture_print(console.print_comparison, comparison) if comparison else "",
         environment_text=_capture_print(print_environment, report["environment"]),
         tolerances=TABLE,
@@ -80,7 +80,7 @@ def render_report_page(
 
 
 def write_report(
-    folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None = None
+    folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: ReportComparison | None = None
 ) -> None:
     """Write ``report.json``, ``report.html`` and the pictures in `PICTURES` (``agreement.png``...) to a folder.
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from slopecheck.units import CheckTask, WorkUnit, make_unit
+from slopecheck.units import CheckTask, WorkUnit, make_work_unit
 from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
@@ -25,12 +25,12 @@ from trigraph.verification.differences import STEPS as BACKEND_STEPS
 from trigraph.verification.differentiated import make_framework_subject, make_subject_from_forward
 from trigraph.verification.implementation import make_user_subject
 from trigraph.verification.judged import JudgedCase
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 from trigraph.verification.real import RealInput, build_real_case, list_real_inputs
 from trigraph.verification.settings import Where, admits, parse_restriction
-from trigraph.verification.structures import AtomicStructure, load_default_structures
+from trigraph.verification.structures import AtomicStructure, load_shipped_structures
 from trigraph.verification.subjects import Subject, backend_takes_dtype, make_backend_subject
-from trigraph.verification.tasks import Lazy, Scope
+from trigraph.verification.tasks import CheckScope, Lazy
 from trigraph.verification.terms import CHECK_KINDS
 from trigraph.verification.variants import list_hub_variants, list_variants
 
@@ -80,7 +80,7 @@ def list_available_backends() -> tuple[str, ...]:
     return (*(name for name in BACKENDS if not explain_unavailable(name)), "judge")
 
 
-def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
+def _select_operator_names(operators: Iterable[str] | None) -> frozenset[str]:
     """Return the operators selected by operator, definition or family name. Raises ValueError for an unknown name."""
     if operators is None:
         return frozenset(NAMED)
@@ -93,7 +93,7 @@ def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
     return frozenset(selected)
 
 
-def name_section(unit: WorkUnit) -> str:
+def find_section_name(unit: WorkUnit) -> str:
     """Return the section of the run to which a unit belongs: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
@@ -105,7 +105,7 @@ def name_section(unit: WorkUnit) -> str:
 class _VerificationRun:
     """Options of a run, which determine its units."""
 
-    scopes: tuple[Scope, ...]
+    scopes: tuple[CheckScope, ...]
     judge: bool
     selected: frozenset[str]
     dtypes: tuple[str, ...]
@@ -114,7 +114,7 @@ class _VerificationRun:
     alone: bool
     where: Where
 
-    def list_definitions(self) -> list[Definition]:
+    def list_selected_definitions(self) -> list[Definition]:
         return [
             d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
         ]
@@ -122,12 +122,12 @@ class _VerificationRun:
     def yield_units(self) -> Iterator[WorkUnit]:
         """Yield the units: generated cases, real inputs and golden vectors or, if `alone`, only the structures."""
         if self.alone:
-            for definition in (d for d in self.list_definitions() if d.family == "dimenet"):
-                for real in list_real_inputs("dimenet", self.structures)[len(load_default_structures()) :]:
-                    yield from self._yield_real_units(definition, real)
+            for definition in (d for d in self.list_selected_definitions() if d.family == "dimenet"):
+                for real in list_real_inputs("dimenet", self.structures)[len(load_shipped_structures()) :]:
+                    yield from self._yield_real_input_units(definition, real)
             yield from self._yield_force_units(self.structures)
             return
-        for definition in self.list_definitions():
+        for definition in self.list_selected_definitions():
             for dtype in self.dtypes:
                 for number, variant in enumerate(list_variants(definition, self.where)):
                     turn = self.dtypes[number % len(self.dtypes)] == dtype
@@ -135,15 +135,15 @@ class _VerificationRun:
             for dtype in self.dtypes:
                 yield from self._yield_hub_units(definition, dtype)
             for real in list_real_inputs(definition.family, self.structures):
-                yield from self._yield_real_units(definition, real)
-        if any(d.family == "dimenet" for d in self.list_definitions()):
+                yield from self._yield_real_input_units(definition, real)
+        if any(d.family == "dimenet" for d in self.list_selected_definitions()):
             yield from self._yield_dimenet_units()
         if "float32" in self.dtypes:
             yield from self._yield_half_units()
         yield from self._yield_golden_units()
 
     def _yield_variant_units(
-        self, definition: Definition, variant: Variant, dtype: str, turn: bool
+        self, definition: Definition, variant: CaseVariant, dtype: str, turn: bool
     ) -> Iterator[WorkUnit]:
         """Yield the units of a case; include checks that use one dtype per setting if it is this dtype's `turn`."""
         # All arguments are bound, so this cache and the caches below have a single entry.
@@ -153,7 +153,7 @@ class _VerificationRun:
         differenced = kind.differenced and dtype == "float64"
         for scope in self.scopes:
             name = scope.subject.name
-            unit = partial(_make_unit, label, scope)
+            unit = partial(_make_subject_unit, label, scope)
             if name in EMULATED and kind.large and not turn:
                 continue
             checks = {
@@ -167,11 +167,11 @@ class _VerificationRun:
             if kind.batch and turn:
                 yield unit("batch", tasks.make_operator_tasks, judged, ["batch"], self.seed)
             if kind.called and (turn or kind.differenced):
-                yield unit("calls", tasks.make_call_tasks, judged)
+                yield unit("calls", tasks.make_calling_convention_tasks, judged)
             if turn and kind.differenced:
                 yield unit("nan", tasks.make_nonfinite_tasks, judged)
             if kind.differenced:
-                yield unit("algebra", tasks.make_algebra_tasks, judged, self.seed)
+                yield unit("algebra", tasks.make_algebraic_property_tasks, judged, self.seed)
             if kind.third and (turn or kind.scaled):
                 kinds = ["accuracy", *["batch"] * kind.batch]
                 steps = BACKEND_STEPS if kind.differenced and name not in EMULATED else None
@@ -185,7 +185,7 @@ class _VerificationRun:
                 yield unit("differences", tasks.make_difference_tasks, judged, BACKEND_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.make_judge_difference_tasks, judged, self.selected, JUDGE_STEPS)
-            yield make_unit(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
+            yield make_work_unit(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
     def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[WorkUnit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
@@ -202,9 +202,9 @@ class _VerificationRun:
                 judged = partial(self._build_judged_case, definition, variant, dtype)
                 check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
-                yield make_unit(label, WEIGHTS["hub"] * variant.degree, check)
+                yield make_work_unit(label, WEIGHTS["hub"] * variant.degree, check)
 
-    def _yield_real_units(self, definition: Definition, real: RealInput) -> Iterator[WorkUnit]:
+    def _yield_real_input_units(self, definition: Definition, real: RealInput) -> Iterator[WorkUnit]:
         def make_lazy_judged_case(dtype: str, patch: bool) -> Lazy:
             return cache(lambda: JudgedCase(build_real_case(real, definition, dtype, self.seed, patch)))
 
@@ -212,7 +212,7 @@ class _VerificationRun:
             patch = make_lazy_judged_case(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
-                yield _make_unit(
+                yield _make_subject_unit(
                     label, scope, "accuracy", tasks.make_operator_tasks, patch, ["accuracy"], weight=WEIGHTS["patch"]
                 )
         if "float64" not in self.dtypes:
@@ -224,7 +224,7 @@ class _VerificationRun:
         for scope in self.scopes:
             if real.backends and scope.subject.name not in real.backends:
                 continue
-            unit = partial(_make_unit, f"{definition.name}, {real.name}, float64", scope)
+            unit = partial(_make_subject_unit, f"{definition.name}, {real.name}, float64", scope)
             # The weight of the first subject's unit includes the time of the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield unit("adjoint", tasks.make_adjoint_tasks, whole, weight=weight)
@@ -238,31 +238,33 @@ class _VerificationRun:
             judged = cache(partial(make_radial_basis_case, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
-                yield _make_unit(label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"])
-        yield from self._yield_force_units((*load_default_structures(), *self.structures))
+                yield _make_subject_unit(
+                    label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"]
+                )
+        yield from self._yield_force_units((*load_shipped_structures(), *self.structures))
 
     def _yield_half_units(self) -> Iterator[WorkUnit]:
         """Yield units for cases in half precision, alternating float16 and (with ml_dtypes) bfloat16."""
 
-        def select_half_scopes(half: str) -> list[Scope]:
+        def select_half_scopes(half: str) -> list[CheckScope]:
             named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
             return [s for s in named if backend_takes_dtype(s.subject.name, find_half_dtype(half))]
 
-        for definition in (d for d in self.list_definitions() if any(a.half for a in d.inputs)):
+        for definition in (d for d in self.list_selected_definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in list_variants(definition, self.where) if v.kind.every_setting):
                 half = list_half_dtypes()[number % len(list_half_dtypes())]
                 judged = cache(partial(self._build_judged_case, definition, variant, "float32", half))
                 for scope in select_half_scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
-                    yield _make_unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
+                    yield _make_subject_unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
         for half in list_half_dtypes():
             for scope in select_half_scopes(half):
-                yield _make_unit(
+                yield _make_subject_unit(
                     f"every number of {half}", scope, "every number", tasks.make_every_half_number_tasks, half
                 )
 
     def _build_judged_case(
-        self, definition: Definition, variant: Variant, dtype: str, half: str | None = None
+        self, definition: Definition, variant: CaseVariant, dtype: str, half: str | None = None
     ) -> JudgedCase:
         return JudgedCase(build_case(definition, variant, dtype, self.seed, half))
 
@@ -270,10 +272,12 @@ class _VerificationRun:
         if "float64" not in self.dtypes:
             return
         for structure in structures:
-            system = cache(partial(physics.prepare_system, structure))
+            system = cache(partial(physics.make_physical_system, structure))
             for scope in self.scopes:
                 for kind in physics.CHECKS:
-                    yield _make_unit(f"{structure.name}, float64", scope, kind, tasks.make_physics_tasks, kind, system)
+                    yield _make_subject_unit(
+                        f"{structure.name}, float64", scope, kind, tasks.make_physics_tasks, kind, system
+                    )
 
     def _read_selected_vectors(self, name: str, path: Path) -> list[golden.GoldenVector]:
         vectors = golden.read_vectors(name, path)
@@ -285,21 +289,21 @@ class _VerificationRun:
             size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:  # units of one group run in one process, which calls the judge once
-                    yield _make_unit(
+                    yield _make_subject_unit(
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )
             if self.judge:
-                yield make_unit(
+                yield make_work_unit(
                     f"golden {name}: judge", size, partial(tasks.make_golden_tasks, None, vectors, "float64")
                 )
-        absent = golden.check_missing_vectors()
+        absent = golden.list_missing_vector_failures()
         if absent:
             yield WorkUnit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
-def _make_unit(
+def _make_subject_unit(
     label: str,
-    scope: Scope,
+    scope: CheckScope,
     kind: str,
     tasks: Callable[..., list[CheckTask]],
     *arguments: Any,
@@ -308,7 +312,7 @@ def _make_unit(
     """Return a unit for one kind of check, with the tasks that ``tasks(scope, *arguments)`` returns."""
     subject = scope.subject.name
     weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
-    return make_unit(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
+    return make_work_unit(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
 
 
 def plan_run(
@@ -346,8 +350,8 @@ def plan_run(
         raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
     if framework is not None and implementation is None:
         implementation = make_framework_subject(framework, device)
-        third = _select_operators(operators) & THIRD.keys()
-        scopes.append(Scope(make_framework_subject(framework, device, recorded=True), third, skip=frozenset(skip)))
+        third = _select_operator_names(operators) & THIRD.keys()
+        scopes.append(CheckScope(make_framework_subject(framework, device, recorded=True), third, skip=frozenset(skip)))
     if implementation is not None:
         if isinstance(implementation, str):
             if operators is not None and len(operators) != 1:
@@ -361,8 +365,8 @@ def plan_run(
             else:
                 implementation = make_user_subject(implementation, target)
         operators = [implementation.implements] if operators is None and implementation.implements else operators
-        scopes.append(Scope(implementation, _select_operators(operators), skip=frozenset(skip)))
-    selected = _select_operators(operators)
+        scopes.append(CheckScope(implementation, _select_operator_names(operators), skip=frozenset(skip)))
+    selected = _select_operator_names(operators)
     if alone:
         selected = frozenset(name for name in selected if NAMED[name].family == "dimenet")
     restricted = parse_restriction(where, [name for name in NAMED if name in selected])
@@ -370,12 +374,12 @@ def plan_run(
     if backends is None:
         backends = list_available_backends() if implementation is None else ()
     chosen = list(dict.fromkeys(backends))
-    scopes += [Scope(make_backend_subject(name), selected, restricted) for name in chosen if name != "judge"]
+    scopes += [CheckScope(make_backend_subject(name), selected, restricted) for name in chosen if name != "judge"]
     types = DTYPES if dtypes is None else tuple(dtypes)
     for dtype in types:
         if dtype not in DTYPES:
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    distinct = _rename_structures(structures)
+    distinct = _give_distinct_names(structures)
     if distinct and not any(NAMED[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is selected")
     return list(
@@ -385,9 +389,9 @@ def plan_run(
     )
 
 
-def _rename_structures(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
+def _give_distinct_names(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
     """Return the structures with distinct names, because several files may have the same name."""
-    taken = {s.name for s in load_default_structures()}
+    taken = {s.name for s in load_shipped_structures()}
     distinct = []
     for structure in structures:
         name, number = structure.name, 2

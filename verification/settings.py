@@ -17,7 +17,7 @@ Where = Mapping[str, tuple[str, ...]]
 ABSENT, GIVEN = "None", "given"
 
 
-def _list_choices(definition: Definition) -> dict[str, dict[str, Any]]:
+def _list_setting_choices(definition: Definition) -> dict[str, dict[str, Any]]:
     """Return the choices by text, for every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
@@ -40,7 +40,7 @@ def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
         if not (name and equals and value):
             raise ValueError(f"verify: restriction is {word!r}; expected NAME=VALUE")
         for definition in definitions.values():
-            choices = _list_choices(definition)
+            choices = _list_setting_choices(definition)
             if name not in choices:
                 expected = f"its settings are {', '.join(choices)}" if choices else "it has no settings"
                 raise ValueError(f"verify: restriction {word!r}: {definition.name} has no setting {name!r}; {expected}")
@@ -52,7 +52,7 @@ def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     return where
 
 
-def parse_case_name(case: str, definition: Definition) -> Where:
+def parse_restriction_from_case_name(case: str, definition: Definition) -> Where:
     """Return the restriction that corresponds to a generated case's name, ``"regular, op=sum, edge_weight=None"``.
 
     A run with this restriction contains a case with the same name and therefore the same numbers. An optional argument
@@ -62,7 +62,7 @@ def parse_case_name(case: str, definition: Definition) -> Where:
     if kind not in CASE_KINDS:
         return {}
     choices, named = (
-        _list_choices(definition),
+        _list_setting_choices(definition),
         {name: value for name, _, value in (part.partition("=") for part in parts)},
     )
     named |= {name: GIVEN for name in definition.optional_names if name not in named}
@@ -74,14 +74,14 @@ def admits(where: Where, values: Mapping[str, Any]) -> bool:
     return all(_format_setting_value(values[name]) in allowed for name, allowed in where.items())
 
 
-def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
+def list_allowed_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
     """Return the definition's settings that a restriction allows, with explicit values for restricted arguments.
 
     If the restriction allows none of the table's settings, return all combinations of the restriction's values.
     """
     if not where:
         return definition.settings
-    choices = _list_choices(definition)
+    choices = _list_setting_choices(definition)
     base: dict[str, Any] = dict.fromkeys(definition.optional_names, ...)
     left = [
         s

@@ -151,7 +151,7 @@ def make_interaction_model(structure: AtomicStructure) -> InteractionModel:
     )
 
 
-def load_default_structures() -> tuple[AtomicStructure, ...]:
+def load_shipped_structures() -> tuple[AtomicStructure, ...]:
     """Return the structures of the default run."""
     structures = []
     for name, file in SHIPPED.items():

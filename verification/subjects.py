@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.outcome import Outcome, observe_call
+from slopecheck.outcome import CallOutcome, record_call_outcome
 from trigraph.arrays import name_library
 from trigraph.backends import BACKENDS, FUNCTIONS, explain_unavailable
-from trigraph.backends.choice import supports_third
+from trigraph.backends.choice import supports_bwd3
 from trigraph.graphs import to_device
 from trigraph.table import Operator, result_type
 
@@ -51,33 +51,33 @@ class Subject:
     supports_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
-class CallError(ValueError):
+class SubjectCallError(ValueError):
     """Raised if a call of a subject fails."""
 
 
-def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
+def call_and_record_outcome(call: Callable[[], Mapping[str, Any]]) -> CallOutcome:
     """Observe a call and its exceptions (`observe`), with tracebacks that omit frames in trigraph.verification."""
-    return observe_call(call, "trigraph.verification")
+    return record_call_outcome(call, "trigraph.verification")
 
 
 def call_subject(
     subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
-) -> Outcome:
+) -> CallOutcome:
     """Call a subject; exceptions other than Ctrl-C and `NotOffered` are recorded as the outcome's problem."""
-    return call_and_catch(lambda: subject.call(op, values, wrt))
+    return call_and_record_outcome(lambda: subject.call(op, values, wrt))
 
 
 def compute_subject_fields(
     subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, np.ndarray]:
-    """Return fields from a call of a subject; raise `CallError` if the call fails or a field is not an array."""
+    """Return fields from a call of a subject; raise `SubjectCallError` if the call fails or a field is not an array."""
     outcome = call_subject(subject, op, values)
     if outcome.problem:
-        raise CallError(f"{op.name}: {outcome.problem}")
+        raise SubjectCallError(f"{op.name}: {outcome.problem}")
     arrays: dict[str, Any] = {name: outcome.fields.get(name) for name in names}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise CallError(f"{op.name}: {name} is not an array")
+            raise SubjectCallError(f"{op.name}: {name} is not an array")
     return arrays
 
 
@@ -128,7 +128,7 @@ def _compute_fields_on_host(
     return {k: _copy_to_host(v) for k, v in _call_with_native_arrays(name, op, values, wrt)[1].items()}
 
 
-def memory_extent(array: Any) -> tuple[int, int]:
+def find_memory_extent(array: Any) -> tuple[int, int]:
     """Return the address of an array's first byte and the address after its last; for device arrays, on the device."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
@@ -141,7 +141,7 @@ def memory_extent(array: Any) -> tuple[int, int]:
 CACHE_LINE, GUARD_BYTE = 64, 0x5A  # size of a cache line in bytes, and value of the bytes around outputs
 
 
-def _call_with_out(
+def _call_with_out_arrays(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
     """Call a backend with `out` (see `Subject.into`)."""
@@ -150,7 +150,7 @@ def _call_with_out(
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
         whole = xp.full(size + 4 * CACHE_LINE, GUARD_BYTE, xp.uint8)
-        start = CACHE_LINE - memory_extent(whole)[0] % CACHE_LINE + CACHE_LINE + offset
+        start = CACHE_LINE - find_memory_extent(whole)[0] % CACHE_LINE + CACHE_LINE + offset
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
@@ -170,8 +170,8 @@ def make_backend_subject(name: str) -> Subject:
     call, native, into = (
         partial(_compute_fields_on_host, name),
         partial(_call_with_native_arrays, name),
-        partial(_call_with_out, name),
+        partial(_call_with_out_arrays, name),
     )
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
-    third = partial(supports_third, name)
+    third = partial(supports_bwd3, name)
     return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, supports_third=third)

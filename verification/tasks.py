@@ -16,13 +16,13 @@ from trigraph.verification.judged import JudgedCase, find_bwd3, list_all_operato
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
-from trigraph.verification.transforms import list_entity_fields
+from trigraph.verification.transforms import list_fields_with_graph_axis
 
 Lazy = Callable[[], JudgedCase]
 
 
 @dataclass(frozen=True)
-class Scope:
+class CheckScope:
     """A subject, the operators to check, and the settings to which checks are restricted."""
 
     subject: Subject
@@ -55,107 +55,112 @@ class Scope:
         return ops[0].name if ops[0].name in self.selected else None
 
 
-def _check_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
+def _run_checks_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
     """Run checks on one thread, because calls are small; `check_threads` tests several threads."""
     with restore_num_threads():
         set_num_threads(1)
         return make()
 
 
-def _make_task(
-    scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]
+def _make_check_task(
+    scope: CheckScope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]
 ) -> CheckTask:
     """Return a task for one kind of check, without checks if the scope skips the kind."""
     if kind in scope.skip:
         return CheckTask(operator, scope.subject.name, dtype, 0, list)
-    return CheckTask(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
+    return CheckTask(operator, scope.subject.name, dtype, count, partial(_run_checks_on_one_thread, make))
 
 
-def _count_fields(case: Case, op: Operator) -> int:
-    return len(case.list_returned(op))
+def _count_returned_fields(case: Case, op: Operator) -> int:
+    return len(case.list_returned_fields(op))
 
 
 def _count_level_checks(case: Case, op: Operator) -> int:
-    different, equal = properties.list_levels_to_compare()
-    return (len(different) + bool(equal)) * _count_fields(case, op)
+    different, equal = properties.list_cpu_levels_to_compare()
+    return (len(different) + bool(equal)) * _count_returned_fields(case, op)
 
 
 # By kind: the function that checks an operator on a case, and the function that returns the number of its checks.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
-    "accuracy": (accuracy.check_accuracy, _count_fields),
-    "half": (half.check_half_precision, _count_fields),
-    "repeat": (properties.check_repeated_calls, _count_fields),
-    "layout": (properties.check_result_layout, _count_fields),
-    "out": (properties.check_out_arrays, _count_fields),
+    "accuracy": (accuracy.check_accuracy, _count_returned_fields),
+    "half": (half.check_half_precision, _count_returned_fields),
+    "repeat": (properties.check_repeated_calls, _count_returned_fields),
+    "layout": (properties.check_result_layout, _count_returned_fields),
+    "out": (properties.check_out_arrays, _count_returned_fields),
     "subsets": (accuracy.check_partial_calls, accuracy.count_partial_call_checks),
-    "blocks": (properties.check_small_blocks, _count_fields),
-    "batch": (properties.check_batch, lambda case, op: len(list_entity_fields(case, op))),
-    "threads": (properties.check_threads, _count_fields),
-    "levels": (properties.check_levels, _count_level_checks),
-    "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
+    "blocks": (properties.check_small_blocks, _count_returned_fields),
+    "batch": (properties.check_case_in_batch, lambda case, op: len(list_fields_with_graph_axis(case, op))),
+    "threads": (properties.check_thread_counts, _count_returned_fields),
+    "levels": (properties.check_cpu_levels, _count_level_checks),
+    "permutation": (
+        properties.check_renumbering_invariance,
+        lambda case, op: len(properties.list_permuted_fields(case, op)),
+    ),
 }
 
 # Kinds of task whose checks are recorded as a different kind.
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
-def _make_operator_task(scope: Scope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> CheckTask:
+def _make_operator_task(scope: CheckScope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> CheckTask:
     """Return a task that calls ``check(subject, judged, op, *more)`` from `CHECKS`."""
     (check, count), case = CHECKS[kind], judged.case
     make = partial(check, scope.subject, judged, op, *more)
-    return _make_task(scope, OF_VALUES.get(kind, kind), op.name, case.dtype, count(case, op), make)
+    return _make_check_task(scope, OF_VALUES.get(kind, kind), op.name, case.dtype, count(case, op), make)
 
 
-def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[CheckTask]:
+def make_operator_tasks(scope: CheckScope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[CheckTask]:
     """Return tasks of the given `CHECKS` for each operator of a case."""
     judged = lazy()
     operators = scope.select_operators(judged.case)
     return [_make_operator_task(scope, judged, op, kind, *more) for op in operators for kind in kinds]
 
 
-def make_call_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
+def make_calling_convention_tasks(scope: CheckScope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
     subject = scope.subject  # a user's function has no `wrt`
     offered = {"out": subject.into is not None, "subsets": subject.implements is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 
-def make_every_half_number_tasks(scope: Scope, name: str) -> list[CheckTask]:
+def make_every_half_number_tasks(scope: CheckScope, name: str) -> list[CheckTask]:
     """Return the task that checks every number of a half-precision dtype."""
     if not scope.checks_operator(OPERATORS[half.EVERY_NUMBER]):
         return []
     check = partial(half.check_every_half_number, scope.subject, name)
-    return [_make_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
+    return [_make_check_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
 
 
-def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
+def make_nonfinite_tasks(scope: CheckScope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that put NaN and infinity into each argument."""
     judged = lazy()
-    return [task for op in scope.select_operators(judged.case) for task in _make_nonfinite_tasks(scope, judged, op)]
-
-
-def _make_nonfinite_tasks(scope: Scope, judged: JudgedCase, op: Operator) -> list[CheckTask]:
-    case, check = judged.case, partial(nonfinite.check_nonfinite_propagation, scope.subject, judged, op)
     return [
-        _make_task(scope, "nan", op.name, case.dtype, _count_fields(case, op), partial(check, a.name))
-        for a in case.select_present(op)
+        task for op in scope.select_operators(judged.case) for task in _make_nonfinite_operator_tasks(scope, judged, op)
     ]
 
 
-def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[CheckTask]:
+def _make_nonfinite_operator_tasks(scope: CheckScope, judged: JudgedCase, op: Operator) -> list[CheckTask]:
+    case, check = judged.case, partial(nonfinite.check_nonfinite_propagation, scope.subject, judged, op)
+    return [
+        _make_check_task(scope, "nan", op.name, case.dtype, _count_returned_fields(case, op), partial(check, a.name))
+        for a in case.select_present_arguments(op)
+    ]
+
+
+def make_algebraic_property_tasks(scope: CheckScope, lazy: Lazy, seed: int) -> list[CheckTask]:
     """Return tasks that check adjoint identities, symmetry and renumbering."""
     judged = lazy()
     case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_fwd_bwd_bwd2(judged.case.definition)[2]
     name = scope.find_recorded_operator(case.values, bwd2)
     if name:
         symmetry = partial(properties.check_second_derivative_symmetry, scope.subject, judged)
-        tasks.append(_make_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
+        tasks.append(_make_check_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
     permutations = make_operator_tasks(scope, lazy, ["permutation"], seed)
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
 
 def make_third_order_tasks(
-    scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
+    scope: CheckScope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
 ) -> list[CheckTask]:
     """Return tasks for bwd3: the given `CHECKS` and, with `steps`, adjoint, symmetry, NaN and difference checks."""
     judged, subject = lazy(), scope.subject
@@ -168,19 +173,21 @@ def make_third_order_tasks(
     tasks = [_make_operator_task(scope, judged, op, kind, *more.get(kind, ())) for kind in kinds]
     if steps is None:
         return tasks
-    make = partial(_make_task, scope)
-    adjoint = partial(properties.check_adjoint_of_third, subject, judged)
+    make = partial(_make_check_task, scope)
+    adjoint = partial(properties.check_third_derivative_adjoint, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
-    tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
+    tasks.append(
+        make("symmetry", op.name, case.dtype, 5, partial(properties.check_third_derivative_symmetry, subject, judged))
+    )
     if subject.name in BACKENDS:  # trigraph.torch's plain forms subtract excluded terms, which spreads NaN
-        tasks += _make_nonfinite_tasks(scope, judged, op)
+        tasks += _make_nonfinite_operator_tasks(scope, judged, op)
     if case.dtype == "float64":
-        differ = partial(differences.check_differences, subject, judged, op, steps)
-        tasks.append(make("differences", op.name, case.dtype, _count_fields(case, op), differ))
+        differ = partial(differences.check_finite_differences, subject, judged, op, steps)
+        tasks.append(make("differences", op.name, case.dtype, _count_returned_fields(case, op), differ))
     return tasks
 
 
-def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
+def make_adjoint_tasks(scope: CheckScope, lazy: Lazy) -> list[CheckTask]:
     """Return the task that compares bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
     _, bwd, bwd2 = list_fwd_bwd_bwd2(judged.case.definition)
@@ -188,10 +195,10 @@ def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
     if not name:
         return []
     check = partial(properties.check_adjoint_identity, scope.subject, judged, name)
-    return [_make_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
+    return [_make_check_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
 
 
-def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[CheckTask]:
+def make_difference_tasks(scope: CheckScope, lazy: Lazy, steps: tuple[float, ...]) -> list[CheckTask]:
     """Return tasks that compare finite differences of each order with the next order."""
     judged = lazy()
     case, tasks = judged.case, []
@@ -199,23 +206,25 @@ def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) ->
     for upper in list_all_operators(case.definition)[1:]:
         name = scope.find_recorded_operator(case.values, upper, fwd if upper is bwd else bwd)
         if name:
-            check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
-            tasks.append(_make_task(scope, "differences", name, case.dtype, len(case.list_returned(upper)), check))
+            check = partial(differences.check_finite_differences, scope.subject, judged, upper, steps, name)
+            tasks.append(
+                _make_check_task(scope, "differences", name, case.dtype, len(case.list_returned_fields(upper)), check)
+            )
     return tasks
 
 
 def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[CheckTask]:
     """Return tasks that compare finite differences of the judge with its derivatives, in real128."""
     judged = lazy()
-    check = partial(differences.check_differences, None, judged)
+    check = partial(differences.check_finite_differences, None, judged)
     return [
-        CheckTask(op.name, "judge", "real128", len(judged.case.list_returned(op)), partial(check, op, steps))
+        CheckTask(op.name, "judge", "real128", len(judged.case.list_returned_fields(op)), partial(check, op, steps))
         for op in (*list_all_operators(judged.case.definition)[1:], find_bwd3(judged.case.definition))
         if op.name in selected
     ]
 
 
-def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[CheckTask]:
+def make_hub_tasks(scopes: Sequence[CheckScope], lazy: Lazy, threads: bool) -> list[CheckTask]:
     """Return accuracy checks on hubs and, for the fast path, checks of levels and (with `threads`) of threads."""
     judged, tasks = lazy(), []
     for scope in scopes:
@@ -226,16 +235,16 @@ def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[C
     return tasks
 
 
-def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[CheckTask]:
+def make_bessel_tasks(scope: CheckScope, lazy: Lazy) -> list[CheckTask]:
     """Return tasks that compare radial functions over three decades of x with the judge and with scipy."""
     tasks, fwd, judged = make_operator_tasks(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.select_operators(judged.case):
-        check = partial(bessel.check_bessel, scope.subject, judged)
-        tasks.append(_make_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
+        check = partial(bessel.check_sbf_rad_against_scipy, scope.subject, judged)
+        tasks.append(_make_check_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
 
 
-def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[CheckTask]:
+def make_physics_tasks(scope: CheckScope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[CheckTask]:
     """Return the task for one kind of force check on a structure (`physics.CHECKS`)."""
     name = scope.find_recorded_operator({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
@@ -244,19 +253,19 @@ def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.Phy
     def check_system() -> list[Check]:
         return physics.CHECKS[kind](scope.subject, system(), name)
 
-    return [_make_task(scope, kind, name, "float64", physics.COUNTS[kind], check_system)]
+    return [_make_check_task(scope, kind, name, "float64", physics.COUNTS[kind], check_system)]
 
 
 def make_golden_tasks(
-    scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str
+    scope: CheckScope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str
 ) -> list[CheckTask]:
     """Return tasks that compare a subject (None means the judge) with golden vectors."""
     tasks = []
     for vector in vectors():
         if dtype in vector.dtypes and (scope is None or scope.checks_operator(OPERATORS[vector.operator])):
-            check = partial(golden.check_golden, scope.subject if scope else None, vector, dtype)
+            check = partial(golden.check_golden_vector, scope.subject if scope else None, vector, dtype)
             if scope is None:
                 tasks.append(CheckTask(vector.operator, "judge", "real128", len(vector.expected), check))
             else:
-                tasks.append(_make_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
+                tasks.append(_make_check_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
     return tasks

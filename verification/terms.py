@@ -75,7 +75,7 @@ def find_special_case_remark(case: str, operator: str) -> str:
     return find_case_kind(name).remark
 
 
-def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
+def list_failed_case_remarks(cases: Sequence[str], operator: str) -> list[str]:
     """Return remarks about an operator's failed cases, or no remarks if ordinary cases also fail."""
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
@@ -98,7 +98,7 @@ TERMS = ReportTerms(
     curves=("differences", "forces", "force training"),
     influences=INFLUENCES,
     definitions={name: op.definition.name for name, op in NAMED.items()},
-    remarks=list_remarks,
+    remarks=list_failed_case_remarks,
     # Okabe and Ito's colours, which are distinguishable with any type of colour vision.
     colours=dict(
         zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#8a919c"), strict=True)

@@ -13,7 +13,7 @@ import numpy as np
 from trigraph.table import SYMBOLS, Array, Operator
 from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.graphs.csc import uses_positions_as_rows
+from trigraph.verification.graphs.csc import uses_positions_as_edge_rows
 
 # A batch holds graphs before and after the case. Before it, few rows (graphs.CROWDED) have many members; after it,
 # many rows have few members. Every mean degree thus changes. No number is a multiple of a size by which backends divide
@@ -42,7 +42,7 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     def reorder_array(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
         return np.asarray(array[orders[dims[0]]]) if dims[0] in orders else array
 
-    other = case.change_arrays(reorder_array)
+    other = case.map_arrays(reorder_array)
     return replace(other, values={**other.values, **graphs}), orders
 
 
@@ -55,19 +55,19 @@ class BatchWithCase:
 
     def extract_case_part(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
         """Return the part of a field that belongs to the embedded case, which has the given sizes."""
-        axis, entity = _find_entity_axis(field.dims)
+        axis, entity = _find_graph_axis(field.dims)
         part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
         return np.where(part >= 0, part - self.first["num_positions"], part) if field.index else part
 
 
-def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
+def _find_graph_axis(dims: tuple[str, ...]) -> tuple[int, str]:
     """Return an array's first axis over entities (nodes, edges, ...), -1 if there is none, and the name of its size."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
-def list_entity_fields(case: Case, op: Operator) -> list[Array]:
+def list_fields_with_graph_axis(case: Case, op: Operator) -> list[Array]:
     """Return the fields with an axis over entities (nodes, edges, ...); other fields are sums over all entities."""
-    return [field for field in case.list_returned(op) if _find_entity_axis(field.dims)[0] >= 0]
+    return [field for field in case.list_returned_fields(op) if _find_graph_axis(field.dims)[0] >= 0]
 
 
 def embed_in_batch(case: Case, seed: int) -> BatchWithCase:
@@ -77,12 +77,12 @@ def embed_in_batch(case: Case, seed: int) -> BatchWithCase:
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if uses_positions_as_rows(case):  # so that position p of the batch also uses edge row p
+    if uses_positions_as_edge_rows(case):  # so that position p of the batch also uses edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 
     def embed_array(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
-        axis, entity = _find_entity_axis(dims)
+        axis, entity = _find_graph_axis(dims)
         if axis < 0:
             return array
         number = array.shape[axis]
@@ -91,6 +91,6 @@ def embed_in_batch(case: Case, seed: int) -> BatchWithCase:
         first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)
 
-    graphs = GRAPHS[case.definition.graph].embed_graphs(case, before, after, rng)
-    whole = case.change_arrays(embed_array)
+    graphs = GRAPHS[case.definition.graph].embed_graphs_in_batch(case, before, after, rng)
+    whole = case.map_arrays(embed_array)
     return BatchWithCase(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)

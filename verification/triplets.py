@@ -62,7 +62,7 @@ class TripletInput:
     patch: int
     whole: int
 
-    def select_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
+    def select_structure_and_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
         """Return the patch or the whole structure, and its list of triplets."""
         some = self.structure
         if self.reach is not None:
@@ -73,7 +73,7 @@ class TripletInput:
 
     def make_arguments(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd (`RealInput.values`); `keep` is not used, because there are no kinks."""
-        some, lists = self.select_triplets(patch)
+        some, lists = self.select_structure_and_triplets(patch)
         edges = len(some.src)
         sph = draw_normal_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
         radial = definition.name == "basis_embedding_radial"
@@ -95,7 +95,7 @@ class TripletInput:
 
     def describe_exclusions(self, patch: bool) -> str:
         """Describe the number of triplets or quadruplets, and what the patch or the whole input excludes."""
-        some, lists = self.select_triplets(patch)
+        some, lists = self.select_structure_and_triplets(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 
 

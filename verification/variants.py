@@ -7,8 +7,8 @@ import numpy as np
 
 from trigraph.table import Definition
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.kinds import Variant
-from trigraph.verification.settings import Where, admits, list_settings
+from trigraph.verification.kinds import CaseVariant
+from trigraph.verification.settings import Where, admits, list_allowed_settings
 
 # Widths for hubs (very many edges at one node); they are small because the judge is slow for each edge.
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
@@ -22,12 +22,12 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def list_variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
+def list_variants(definition: Definition, where: Where | None = None) -> tuple[CaseVariant, ...]:
     """Return the variants of a definition: kinds with `every_setting` use all settings, others alternate.
 
     `where` restricts the settings.
     """
-    settings = list_settings(definition, where or {})
+    settings = list_allowed_settings(definition, where or {})
     names = {*definition.symbols, *(a.name for a in definition.inputs)}
     base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= names)
     if not settings:
@@ -39,11 +39,11 @@ def list_variants(definition: Definition, where: Where | None = None) -> tuple[V
     return (*turns, *(v for v in more if v not in turns))
 
 
-def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
+def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[CaseVariant, ...]:
     """Return variants with sums of `degree` terms that are "positive" or "constant" (positive and equal)."""
     index = np.int32 if data == "positive" else np.int64
     return tuple(
-        Variant(f"hub of {degree}, {data}", 0, index, setting, degree, data)
+        CaseVariant(f"hub of {degree}, {data}", 0, index, setting, degree, data)
         for setting in SETTINGS.get(definition.name, ({},))
     )
 
@@ -52,7 +52,7 @@ def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[V
 CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
-def choose_sizes(definition: Definition, variant: Variant) -> dict[str, int]:
+def choose_sizes(definition: Definition, variant: CaseVariant) -> dict[str, int]:
     """Return the size for every symbol that no graph (`graphs.CaseGraphBuilder`) determines."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}

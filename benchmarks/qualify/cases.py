@@ -142,13 +142,13 @@ CASES: dict[str, dict[str, SmallCase]] = {
 }
 
 
-def list_reached_instances(family: str) -> tuple[str, ...]:
+def list_covered_instances(family: str) -> tuple[str, ...]:
     """Return the kernel instances that the cases run: float64 with int64, and other dtypes with int32 (half of all).
 
     Instances for SiLU and the neighbour search, which are not operators, have separate tests.
     """
 
-    def is_reached(instance: str) -> bool:
+    def is_covered(instance: str) -> bool:
         arguments = set(instance.partition("<")[2].removesuffix(">").split(", ")) - {""}
         types = {name for name in arguments if not name.isdigit()} - {"false", "true"}
         return types <= WITH_INT or types <= WITH_LONG
@@ -156,11 +156,13 @@ def list_reached_instances(family: str) -> tuple[str, ...]:
     return tuple(
         instance
         for instance in INSTANCES[family]
-        if is_reached(instance) and not instance.startswith(("silu", "neighbor"))
+        if is_covered(instance) and not instance.startswith(("silu", "neighbor"))
     )
 
 
-def _make_graphs(family: str, case: SmallCase, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
+def _make_graphs_and_sizes(
+    family: str, case: SmallCase, rng: np.random.Generator
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Return graph objects, and sizes for operators without graphs."""
     index, count = INDEX[case.dtype], len(case.graph)
     if family == "dimenet":
@@ -188,7 +190,7 @@ def _make_graphs(family: str, case: SmallCase, rng: np.random.Generator) -> tupl
 def draw_case_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     """Return the arguments of all operators, by definition and setting."""
     case, rng = CASES[family][name], np.random.default_rng(seed)
-    graphs, sizes = _make_graphs(family, case, rng)
+    graphs, sizes = _make_graphs_and_sizes(family, case, rng)
     made = {}
     for definition in (d for d in DEFINITIONS if d.family == family):
         halves = {a.name for op in list_all_operators(definition) for a in op.arguments if a.half and case.half}
@@ -210,7 +212,7 @@ def draw_case_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict
     return made
 
 
-def _list_call_arguments(
+def _iterate_argument_variants(
     op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (label, arguments) for calls with all arguments, with each cotangent alone, and with results of fwd."""
@@ -238,7 +240,7 @@ def _compute_with_judge(op: Operator, values: Mapping[str, Any]) -> dict[str, An
     )
 
 
-def collect_results(
+def compute_fields_by_call(
     compute: Callable[[Operator, Mapping[str, Any]], dict[str, Any]], made: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the fields of every call of every operator."""
@@ -248,14 +250,14 @@ def collect_results(
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
         third = [op for op in (find_bwd3(definition),) if hasattr(gpu, op.name)]
         for op in (*list_all_operators(definition), *third):
-            for label, arguments in _list_call_arguments(op, values, forward):
+            for label, arguments in _iterate_argument_variants(op, values, forward):
                 fields = compute(op, arguments)
                 forward = forward or fields
                 collected[f"{key}: {op.name}{label}"] = fields
     return collected
 
 
-def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
+def _assert_close_to_judge(what: str, got: Any, right: Any, third: bool) -> None:
     """Assert that integers are equal, or that the same numbers are finite and within the chunked sums' tolerance.
 
     In third derivatives, NaN may reach fewer numbers than in the judge.
@@ -280,7 +282,7 @@ def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
 @cache
 def compute_judge_results(family: str, name: str) -> dict[str, dict[str, Any]]:
     """Return the judge's results for a case, computed once per process."""
-    return collect_results(_compute_with_judge, draw_case_arguments(family, name))
+    return compute_fields_by_call(_compute_with_judge, draw_case_arguments(family, name))
 
 
 def compare_kernels_with_judge(family: str, target: Device) -> dict[str, np.ndarray]:
@@ -300,12 +302,14 @@ def compare_kernels_with_judge(family: str, target: Device) -> dict[str, np.ndar
             for tensor in (False, True) if case.dtype == "float32" and tensor_kernels else (False,):
                 with set_tensor_cores(tensor):
                     computed = target.copy_to_host(
-                        collect_results(_compute_with_kernels, target.move_to_device(draw_case_arguments(family, name)))
+                        compute_fields_by_call(
+                            _compute_with_kernels, target.move_to_device(draw_case_arguments(family, name))
+                        )
                     )
                 for what, fields in computed.items():
                     for field, got in fields.items():
                         key = f"{name}{', tensor cores' * tensor}: {what}, {field}"
                         if got is not None:
-                            _assert_close(key, got, right[what][field], "_bwd3" in what)
+                            _assert_close_to_judge(key, got, right[what][field], "_bwd3" in what)
                             collected[key] = got
     return collected

@@ -133,7 +133,7 @@ def _make_part_record(part: str, status: str, note: str, seconds: float = 0.0, l
     return {"part": part, "status": status, "seconds": seconds, "note": note, "lines": list(lines)}
 
 
-def judge_parts(parts: Sequence[dict[str, Any]]) -> bool | None:
+def have_parts_passed(parts: Sequence[dict[str, Any]]) -> bool | None:
     """Return whether all parts ran and passed, or None if none failed but a part was stopped or did not run."""
     states = {part["status"] for part in parts}
     if "crashed" in states or any(line["passed"] is False for part in parts for line in part["lines"]):
@@ -178,7 +178,7 @@ def run_stages(
 
         def save_record(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
             now = time.monotonic()
-            entry.update(passed=judge_parts(parts), seconds=now - start, parts=parts)
+            entry.update(passed=have_parts_passed(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
             whole = out / "record.part"  # renamed when the file is complete, so that readers never see part of a record
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

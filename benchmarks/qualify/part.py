@@ -30,12 +30,12 @@ def lock_device(exclusive: bool) -> Iterator[None]:
         yield
 
 
-def _to_json_value(value: Any) -> Any:
+def _convert_to_json_value(value: Any) -> Any:
     """Convert a value for JSON: NumPy's numbers to Python's, and non-finite numbers to text."""
     if isinstance(value, dict):
-        return {str(name): _to_json_value(v) for name, v in value.items()}
+        return {str(name): _convert_to_json_value(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_to_json_value(v) for v in value]
+        return [_convert_to_json_value(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -58,7 +58,7 @@ class Notes:
         """Append a line to the file."""
         line = {"name": name, "passed": passed if passed is None else bool(passed), "note": note, **values}
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(_to_json_value(line)) + "\n")
+            stream.write(json.dumps(_convert_to_json_value(line)) + "\n")
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:

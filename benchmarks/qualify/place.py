@@ -53,7 +53,7 @@ class Device:
             return {name: self.copy_to_host(v) for name, v in value.items()}
         return None if value is None else np.asarray(self.xp.asnumpy(value))
 
-    def choose_size(self, full: int, small: int) -> int:
+    def shrink_in_rehearsal(self, full: int, small: int) -> int:
         """Return `full` for a device, or `small` for a rehearsal."""
         return small if self.rehearsal else full
 

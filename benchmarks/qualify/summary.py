@@ -12,7 +12,7 @@ NOTE = 300  # maximum number of characters in a note
 VERDICTS = {"passed": 0, "failed": 1, "passed in part": 3, "little was checked": 4}
 
 
-def _iterate_lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
+def _iterate_findings(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
     """Yield the lines of all parts of a stage."""
     for entry in record["stages"]:
         if entry["stage"] == stage:
@@ -44,7 +44,7 @@ def _join_first_and_last_line(note: str) -> str:
     return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
 
 
-def _iterate_left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _iterate_skipped_checks(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was stopped or not run, and why."""
     for name in record.get("left_out", ()):
         yield name, "not a requested --stage"
@@ -57,10 +57,10 @@ def _iterate_left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield f"{stage['stage']}, {part['part']}, {line['name']}", line["note"][:NOTE]
 
 
-def _tabulate_times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
+def _tabulate_workload_times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
     """Return a row for each workload: trigraph's times, shares of the roofline, and ratios to the peers."""
     rows: dict[str, dict[str, Any]] = {}
-    for line in _iterate_lines(record, "bench"):
+    for line in _iterate_findings(record, "bench"):
         if "workload" not in line or "seconds" not in line:
             continue
         row = rows.setdefault(line["workload"], {"workload": line["workload"], "ms": {}, "share": {}, "peers": {}})
@@ -79,8 +79,10 @@ def _tabulate_times(record: Mapping[str, Any], ceilings: Mapping[str, float]) ->
 
 def summarise_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of the page."""
-    ceilings = {line["ceiling"]: line["value"] for line in _iterate_lines(record, "environment") if "ceiling" in line}
-    versions = next((line for line in _iterate_lines(record, "environment") if line["name"] == "environment"), {})
+    ceilings = {
+        line["ceiling"]: line["value"] for line in _iterate_findings(record, "environment") if "ceiling" in line
+    }
+    versions = next((line for line in _iterate_findings(record, "environment") if line["name"] == "environment"), {})
     stages = list(_summarise_stages(record))
     verdicts = [stage["passed"] for stage in stages]
     verified = not record.get("chosen") and any(stage["name"] == "verify" and stage["passed"] for stage in stages)
@@ -99,12 +101,12 @@ def summarise_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": versions.get("collected", {}).get("warnings", []),
         "ceilings": ceilings,
         "stages": stages,
-        "times": _tabulate_times(record, ceilings),
-        "steps": [line for line in _iterate_lines(record, "torch") if line.get("ratio")],
+        "times": _tabulate_workload_times(record, ceilings),
+        "steps": [line for line in _iterate_findings(record, "torch") if line.get("ratio")],
         "models": [
-            m for name in ("models", "compiled", "curvature") for m in _iterate_lines(record, name) if "seconds" in m
+            m for name in ("models", "compiled", "curvature") for m in _iterate_findings(record, name) if "seconds" in m
         ],
-        "left_out": list(_iterate_left_out(record)),
+        "left_out": list(_iterate_skipped_checks(record)),
     }
 
 

@@ -11,4 +11,4 @@ __all__ = ["WORKLOADS", "choose_workload_sizes", "convert_indices"]
 def choose_workload_sizes(target: Device, workload: Workload) -> dict[str, int]:
     """Return the sizes of a workload; in a rehearsal, limit numbers of entities to 40 and widths to 8."""
     small = {n: min(v, 40 if SYMBOLS[n].minimum == 0 else 8) for n, v in workload.sizes.items()}
-    return {n: target.choose_size(v, small[n]) for n, v in workload.sizes.items()}
+    return {n: target.shrink_in_rehearsal(v, small[n]) for n, v in workload.sizes.items()}

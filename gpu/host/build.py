@@ -109,7 +109,7 @@ def struct_members(text: str) -> dict[str, list[str]]:
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
     """Return the parameter names of every ``__global__`` function, replacing `structs` by their members."""
     parameters: dict[str, list[str]] = {}
-    for _, kernel, declarations in _iterate_kernels(text):
+    for _, kernel, declarations in _iterate_kernel_declarations(text):
         names: list[str] = []
         for words in (re.findall(r"\w+", declaration) for declaration in declarations):
             names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
@@ -120,11 +120,12 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
 def kernel_parameter_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     """Return the parameter types of every instance, in the format of `KernelAdapter::signature` in ``cuda_host.h``."""
     structs = {
-        name: (_template_parameter_names(head), [declared for declared, _ in _MEMBER.findall(body)])
+        name: (_list_template_parameters(head), [declared for declared, _ in _MEMBER.findall(body)])
         for head, name, body in _STRUCT.findall(_strip_comments(text))
     }
     kernels = {
-        kernel: (_template_parameter_names(head), declarations) for head, kernel, declarations in _iterate_kernels(text)
+        kernel: (_list_template_parameters(head), declarations)
+        for head, kernel, declarations in _iterate_kernel_declarations(text)
     }
 
     def resolve_type(declared: str, arguments: Mapping[str, str]) -> str:
@@ -150,11 +151,11 @@ def kernel_parameter_types(text: str, instances: Iterable[str]) -> dict[str, str
     return types
 
 
-def _template_parameter_names(head: str) -> list[str]:
+def _list_template_parameters(head: str) -> list[str]:
     return [parameter.split()[-1] for parameter in head.split(",") if parameter.split()]
 
 
-def _iterate_kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
+def _iterate_kernel_declarations(text: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the template parameters, name and parameters of every ``__global__`` function."""
     code = _strip_comments(text)
     for match in _KERNEL.finditer(code):
@@ -295,7 +296,7 @@ def _remove_unused_libraries(folder: Path) -> None:
                 file.unlink()
 
 
-def sanitizer_environment() -> dict[str, str]:
+def make_sanitizer_environment() -> dict[str, str]:
     """Return the environment for a Python process that loads an asan library.
 
     The sanitizer must be loaded first. Python must allocate small objects with malloc, so that accesses beyond their

@@ -2,6 +2,6 @@
 
 import os
 
-from signals import unignored_signals  # noqa: F401
+from signals import default_signal_handlers  # noqa: F401
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

@@ -113,22 +113,24 @@ class PairPotentialWithMistake(Calculator):
         return results
 
 
-def changes(what, change):
+def make_result_mistake(what, change):
     """Return a mistake in one result."""
 
-    def mistake(self, atoms, results):
+    def change_result(self, atoms, results):
         results[what] = change(results[what], atoms)
 
-    return mistake
+    return change_result
 
 
-scaled_forces = changes("forces", lambda f, a: 1.00001 * f)
-sign_of_a_shear = changes("stress", lambda s, a: s * [1, 1, 1, 1, -1, 1])
-noise = changes("energy", lambda e, a: e + 1e-14 * np.random.default_rng().standard_normal())
-friction = changes("forces", lambda f, a: 0.9 * f)
-sideways = changes("forces", lambda f, a: f + np.outer([1e-9, -1e-9], [1, 0, 0]) if len(a) == 2 else f)
-long_range = changes("energy", lambda e, a: e + sum(1 / d for d in a.get_all_distances()[np.triu_indices(len(a), 1)]))
-jump = changes("energy", lambda e, a: e + 1e-3 * (a.get_distance(0, 1) > 3) if len(a) == 2 else e)
+scaled_forces = make_result_mistake("forces", lambda f, a: 1.00001 * f)
+sign_of_a_shear = make_result_mistake("stress", lambda s, a: s * [1, 1, 1, 1, -1, 1])
+noise = make_result_mistake("energy", lambda e, a: e + 1e-14 * np.random.default_rng().standard_normal())
+friction = make_result_mistake("forces", lambda f, a: 0.9 * f)
+sideways = make_result_mistake("forces", lambda f, a: f + np.outer([1e-9, -1e-9], [1, 0, 0]) if len(a) == 2 else f)
+long_range = make_result_mistake(
+    "energy", lambda e, a: e + sum(1 / d for d in a.get_all_distances()[np.triu_indices(len(a), 1)])
+)
+jump = make_result_mistake("energy", lambda e, a: e + 1e-3 * (a.get_distance(0, 1) > 3) if len(a) == 2 else e)
 
 
 def depend_on_last_energy(self, atoms, results):
@@ -351,7 +353,7 @@ def test_calculator_mistakes_fail_the_expected_check(mistake, kind, atoms, words
     }
     assert any(c.note.endswith(guessed.get(mistake, "")) for c in result.failures), str(result)
     assert mistake in guessed or "?" not in str(result)
-    assert not list_failures_without_mistake(kind, atoms is CRYSTAL)
+    assert not list_failed_kinds_without_mistake(kind, atoms is CRYSTAL)
 
 
 @pytest.mark.parametrize(
@@ -424,12 +426,14 @@ def scale_unevenly(values, atoms):
         ("stress", lambda s, a: s * [1, 1, 1, 2, 2, 1], ""),
     ],
 )
-def test_guessed_cause_explains_all_wrong_components(what, change, guess):
+def test_wrong_results_get_expected_guess(what, change, guess):
     """The cause of wrong forces or stress is guessed only if it explains all components."""
     kinds = ("stress",) if what == "stress" else ("forces",)
     (row,) = [
         c
-        for c in check_factory(lambda: PairPotentialWithMistake(changes(what, change)), kinds=kinds).failures
+        for c in check_factory(
+            lambda: PairPotentialWithMistake(make_result_mistake(what, change)), kinds=kinds
+        ).failures
         if "components" in c.field
     ]
     told = row.note.partition("+- ")[2].partition("; ")[2]
@@ -441,7 +445,7 @@ def test_ambiguous_wrong_forces_get_no_guess():
     """Exchanging the forces on two atoms equals a change of sign, so the factor is reported without a cause."""
     two = Atoms("Cu2", [[0, 0, 0], [0.3, 0.4, 2.4]])
     result = check_factory(
-        lambda: PairPotentialWithMistake(changes("forces", lambda f, a: f[::-1])), two, kinds=("forces",)
+        lambda: PairPotentialWithMistake(make_result_mistake("forces", lambda f, a: f[::-1])), two, kinds=("forces",)
     )
     assert "every component is -1 times what differences give" in str(result).replace("\n", " ")
     assert "?" not in str(result)
@@ -482,17 +486,17 @@ def test_mistakes_that_need_an_attribute_are_found(what, kind, mistake):
     other = CLUSTER.copy()
     give(other)
 
-    def apply_mistake_if_set(self, atoms, results):
+    def apply_mistake_if_attribute_set(self, atoms, results):
         if read(atoms).any():
             mistake(self, atoms, results)
 
-    make, structures = functools.partial(PairPotentialWithMistake, apply_mistake_if_set), [CLUSTER, other]
+    make, structures = functools.partial(PairPotentialWithMistake, apply_mistake_if_attribute_set), [CLUSTER, other]
     result = check_calculator(make, structures, names=["without", "with"], skip=skip_all_but(kind), raises=False)
     assert {(c.kind, c.case) for c in result.failures} == {(kind, "with")}, str(result)
 
 
 @functools.cache
-def list_failures_without_mistake(kind, crystal):
+def list_failed_kinds_without_mistake(kind, crystal):
     return list_failed_kinds(check_factory(PairPotentialWithMistake, CRYSTAL if crystal else CLUSTER, kinds=(kind,)))
 
 
@@ -551,13 +555,13 @@ def test_calculator_error_describes_the_failure():
 def test_hanging_calls_lose_only_their_checks():
     """If the calculator hangs for some structures, only the checks that use these structures are lost."""
 
-    def hang_for_some_structures(self, atoms, results):
+    def hang_for_crystals_and_single_atoms(self, atoms, results):
         if atoms.pbc.any() or len(atoms) == 1:
             time.sleep(1000)
 
     skip = skip_all_but("net force", "lone atom")
     result = check_calculator(
-        lambda: PairPotentialWithMistake(hang_for_some_structures),
+        lambda: PairPotentialWithMistake(hang_for_crystals_and_single_atoms),
         [CRYSTAL, CLUSTER],
         skip=skip,
         timeout=2,
@@ -602,7 +606,7 @@ def test_calculator_command_writes_report_and_exit_code(tmp_path, monkeypatch):
     assert "Missing option '--structure'" in done.output
 
 
-@pytest.mark.usefixtures("unignored_signals")
+@pytest.mark.usefixtures("default_signal_handlers")
 def test_interrupted_command_shows_completed_checks(tmp_path, monkeypatch):
     """An interrupt during the third of three kinds of check leaves the results of the first two."""
     monkeypatch.chdir(tmp_path)

@@ -142,21 +142,23 @@ def test_numpy_mistakes_fail_the_expected_check(order, name):
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("size", [1e9, 1e200])
-def test_a_wrong_small_output_beside_a_large_one(together, size):
+def test_wrong_small_output_beside_large_one_fails(together, size):
     """A wrong small output next to a large one is found, in a common array or in separate arrays."""
 
-    def compute_large_and_small(x):
+    def compute_large_and_small_outputs(x):
         parts = size * np.sin(x), np.cos(x)
         return np.stack(parts) if together else parts
 
-    def make_gradient(factor):
+    def make_gradient_with_factor(factor):
         return lambda x, g: (
             size * np.cos(x[0]) * (g[0][0] if together else g[0])
             - factor * np.sin(x[0]) * (g[0][1] if together else g[1]),
         )
 
-    assert check_derivatives(compute_large_and_small, (X,), order=1, vjp=make_gradient(1)).passed
-    result = check_derivatives(compute_large_and_small, (X,), order=1, vjp=make_gradient(2), raises=False)
+    assert check_derivatives(compute_large_and_small_outputs, (X,), order=1, vjp=make_gradient_with_factor(1)).passed
+    result = check_derivatives(
+        compute_large_and_small_outputs, (X,), order=1, vjp=make_gradient_with_factor(2), raises=False
+    )
     assert {c.kind for c in result.failures} >= {"differences", "elements"}, str(result)
 
 

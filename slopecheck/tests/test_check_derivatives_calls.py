@@ -21,7 +21,7 @@ from cubes import (
 from rich.console import Console
 
 from slopecheck import check_derivatives, running
-from slopecheck.curves import GradientClaim, RoundedArray
+from slopecheck.curves import ArrayWithRounding, GradientClaim
 from slopecheck.kinds import FUNCTION_CHECKS
 from slopecheck.report import checks_of, read
 
@@ -38,7 +38,7 @@ def wait_in_c(x):
     ctypes.CDLL(None).pause()
 
 
-def end_process(x):
+def exit_without_exception(x):
     os._exit(0)
 
 
@@ -51,7 +51,7 @@ CALLS = {
     exit_with_status_3: (None, "SystemExit: 3"),
     np.argmax: (60, "no output has an element of a floating dtype"),
     wait_in_c: (0.2, "it takes longer than 0.2 s; a larger timeout, or inputs of fewer elements, would decide"),
-    end_process: (60, "the process that runs it ended with status 0"),
+    exit_without_exception: (60, "the process that runs it ended with status 0"),
     kill_process: (60, "the process that runs it was ended by signal SIGKILL"),
 }
 
@@ -117,7 +117,7 @@ def test_surplus_derivatives_are_reported_once(first, second, note, left_out):
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "note"), [(wait_in_c, "it takes longer than 2 s"), (end_process, "the process that")]
+    ("spoilt", "note"), [(wait_in_c, "it takes longer than 2 s"), (exit_without_exception, "the process that")]
 )
 def test_ended_or_hanging_child_loses_one_check(spoilt, note):
     """If the child process ends or hangs, one check is lost; other checks have the same results as without a child."""
@@ -153,7 +153,7 @@ def test_forked_child_works_beside_torch_threads():
     assert result.skipped == {"threads": "a fork has one thread"}
 
 
-def test_a_terminal_shows_a_bar(monkeypatch):
+def test_terminal_shows_progress_bar(monkeypatch):
     """A terminal shows a progress bar, and prints names with brackets unchanged."""
     text = io.StringIO()
     monkeypatch.setattr(running, "PATIENCE", 0.0)
@@ -223,7 +223,7 @@ def test_functions_without_third_derivative_are_judged_correctly(factor, power):
     for wrong in (0.0, -3e-7, 3e-7, 1e-5):
         gradient = np.array([0.0, 2 * (1 + wrong)])
         verdict = GradientClaim(
-            power_function, RoundedArray(gradient, 2.0**-52 * gradient), at, 2.0**-54
+            power_function, ArrayWithRounding(gradient, 2.0**-52 * gradient), at, 2.0**-54
         ).compare_over_steps(v, 1.0)
         assert (verdict.problem == "") == (not wrong), verdict
         assert not verdict.inconclusive

@@ -94,7 +94,7 @@ ENTRIES = [pytest.param(entry, id=entry.name) for entry in (*TEXTBOOK, *FIELD)]
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_named_check_fails(entry):
+def test_faulty_function_fails_named_check(entry):
     result = entry.check_derivatives(entry.faulty)
     orders = [check.case for check in result.failures if check.kind == entry.check]
     assert any(case in ("", str(entry.order)) for case in orders), str(result)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from slopecheck import plots
-from slopecheck.compare import compare
-from slopecheck.environment import collect
+from slopecheck.compare import compare_reports
+from slopecheck.environment import collect_environment
 from slopecheck.record import COLUMNS, Check
-from slopecheck.report import KEYS, ReportError, assemble, checks_of, encode_report, read
-from slopecheck.summary import compute_error_ratio, find_worst_check, summarise
+from slopecheck.report import KEYS, ReportError, assemble_report, checks_of, encode_report, read
+from slopecheck.summary import compute_error_ratio, find_worst_check, make_summary_rows
 from slopecheck.terms import ReportTerms
-from slopecheck.units import count_checks
+from slopecheck.units import count_checks_for_plan
 
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
@@ -43,12 +43,17 @@ def make_passing_checks():
 
 @pytest.fixture(scope="module")
 def environment():
-    return collect()
+    return collect_environment()
 
 
 def assemble_test_report(checks, environment, seed=0):
-    return assemble(
-        checks, [("backend gpu", "CuPy is not installed")], seed, "a command", environment, count_checks(checks)
+    return assemble_report(
+        checks,
+        [("backend gpu", "CuPy is not installed")],
+        seed,
+        "a command",
+        environment,
+        count_checks_for_plan(checks),
     )
 
 
@@ -119,7 +124,7 @@ def test_malformed_report_contents_are_refused(environment, tmp_path, place, val
 def test_missing_or_unoffered_checks_are_no_success(environment):
     checks = make_passing_checks()
     assert assemble_test_report([], environment)["verdict"] == "failed"
-    assert assemble(checks, [], 0, "a command", environment, len(checks) + 1)["verdict"] == "failed"
+    assert assemble_report(checks, [], 0, "a command", environment, len(checks) + 1)["verdict"] == "failed"
     absent = Check("gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0)
     report = assemble_test_report([*checks, absent], environment)
     assert (report["verdict"], report["counts"]["not_offered"]) == ("passed", 7)
@@ -158,7 +163,7 @@ def test_plots_accept_nan_and_infinite_values():
     assert plots.svg(plots.draw_error_matrix(wrong, ReportTerms())).count("NaN") == 1
 
 
-def test_summary_shows_the_worst():
+def test_summary_shows_worst_check():
     checks = [
         CHECK,
         replace(CHECK, error=10.0, tolerance=100.0),
@@ -166,7 +171,7 @@ def test_summary_shows_the_worst():
         replace(CHECK, kind="golden"),
         replace(CHECK, kind="repeat", error=1.0, tolerance=0.0),
     ]
-    (row,) = summarise(checks, ReportTerms())
+    (row,) = make_summary_rows(checks, ReportTerms())
     assert (row.error, row.tolerance, row.order, row.other_kinds, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
     nan = replace(CHECK, error=math.nan)
     assert find_worst_check([CHECK, nan]) is nan
@@ -180,7 +185,7 @@ def test_comparison_lists_changed_and_missing_checks(environment):
     before, after = ([replace(c, error=errors.get(n, (1.0, 1.0))[k]) for n, c in enumerate(before)] for k in (0, 1))
     after[0] = replace(before[0], digest="0" * 16)
     after[7] = replace(before[7], operator="gno_message_fwd")
-    comparison = compare(
+    comparison = compare_reports(
         assemble_test_report(before, environment),
         before,
         assemble_test_report(after, environment, seed=1),
@@ -198,7 +203,7 @@ def test_comparison_lists_changed_and_missing_checks(environment):
 
 def test_comparison_keeps_checks_of_the_same_name_apart(environment):
     before, after = [replace(CHECK, digest="1")] * 2, [replace(CHECK, digest=bits) for bits in "12"]
-    comparison = compare(
+    comparison = compare_reports(
         assemble_test_report(before, environment),
         before,
         assemble_test_report(after, environment),
@@ -215,7 +220,7 @@ def test_comparison_ignores_checks_outside_the_selection(environment):
     now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.backend == "pyref" and c.dtype == "float64"]
     now, lost = now[1:], now[0]
     report = assemble_test_report(now, environment)
-    assert sum(compare(earlier, checks, report, now, ReportTerms()).gone.values()) == len(checks) - len(now)
+    assert sum(compare_reports(earlier, checks, report, now, ReportTerms()).gone.values()) == len(checks) - len(now)
     asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
-    comparison = compare(earlier, checks, report, now, ReportTerms(), asked)
+    comparison = compare_reports(earlier, checks, report, now, ReportTerms(), asked)
     assert (comparison.gone, comparison.new) == ({(lost.operator, lost.backend, lost.dtype): 1}, {})

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from field import blind, strangers, unseen  # noqa: E402
 from field.entry import attach_gradient, draw_normal, make_tensor  # noqa: E402
-from field.strangers import SINE, judge_row, list_framework_functions  # noqa: E402
+from field.strangers import SINE, check_function_row, list_framework_functions  # noqa: E402
 
 from slopecheck import DerivativeError, check_derivatives  # noqa: E402
 
@@ -24,7 +24,7 @@ NO_TOOL = {
 def test_functions_misjudged_by_other_tools_are_judged_correctly(framework):
     for right, table in zip((False, True), list_framework_functions(strangers, framework), strict=True):
         for name in table.keys() & NO_TOOL:
-            found, result = judge_row(table[name])
+            found, result = check_function_row(table[name])
             assert found != ("failed" if right else "passed"), f"{name}\n{result}"
 
 
@@ -40,8 +40,8 @@ def test_few_of_all_functions_are_misjudged():
     for module in (strangers, unseen, blind):
         for framework in frameworks:
             table, other = list_framework_functions(module, framework)
-            passed += [name for name, row in table.items() if judge_row(row)[0] == "passed"]
-            failed += [name for name, row in other.items() if judge_row(row)[0] == "failed"]
+            passed += [name for name, row in table.items() if check_function_row(row)[0] == "passed"]
+            failed += [name for name, row in other.items() if check_function_row(row)[0] == "failed"]
             right += len(other)
     assert len(passed) <= 1, passed
     assert len(failed) <= 2 * right / 120, failed

@@ -35,7 +35,7 @@ for vjp in (wrong, lambda x, g: (1.1 * g[0] * np.exp(x[0]),)):
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
-def test_a_console_prints_every_result(encoding):
+def test_console_of_any_encoding_prints_results(encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=False, timeout=120

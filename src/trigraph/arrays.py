@@ -146,7 +146,7 @@ def view_tensor_memory(value: Any, what: str = "a tensor") -> Any:
         return value
     if type(value).__name__ == "FakeTensor":  # a FakeTensor represents a tensor during tracing and has no memory
         return value
-    return LIBRARIES["torch"]().as_array(value, what)
+    return LIBRARIES["torch"]().view_tensor_unless_batched(value, what)
 
 
 def describe_dtype(dtype: np.dtype) -> str:
@@ -169,7 +169,7 @@ def describe_type(value: Any) -> str:
     return f"a torch.Tensor {detail}"
 
 
-def convert_like(array: Any, template: Any) -> Any:
+def convert_to_tensor_like(array: Any, template: Any) -> Any:
     """Convert an array to a tensor if `template`, an argument of the caller, is a tensor."""
     return LIBRARIES["torch"]().view_array_as_tensor(array) if is_tensor(template) else array
 
@@ -179,7 +179,7 @@ def suggest_array_conversion(name: str, value: Any) -> str:
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
-def copy_index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
+def check_and_copy_index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
     """Return a read-only contiguous array that copies a one-dimensional index array or tensor.
 
     Raise TypeError or ValueError if the value is not such an array, or if it differs in library, dtype or device from
@@ -227,7 +227,7 @@ def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str
         raise ValueError(f"{caller}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def show_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return the text of a value for messages, even if it is an integer that is too long for Python to convert."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
@@ -244,11 +244,11 @@ def require_count(caller: str, name: str, value: Any, minimum: int = 0, maximum:
         raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an int") from None
     if not minimum <= number <= maximum:
         bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
-        raise ValueError(f"{caller}: {name} is {show_value(number)}; expected {bound}")
+        raise ValueError(f"{caller}: {name} is {format_value(number)}; expected {bound}")
     return number
 
 
-def largest_index_count(dtype: np.dtype) -> int:
+def get_max_addressable_count(dtype: np.dtype) -> int:
     """Return the largest number of nodes, segments or rows that indices of this dtype can address, at most `MOST`."""
     return min(MOST, int(np.iinfo(dtype).max))
 

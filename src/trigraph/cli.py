@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slopecheck.terminal import Commands, FiniteFloatRange, format_pass_mark, make_escaping_console, print_escaped
+from slopecheck.terminal import CommandGroup, FiniteFloatRange, format_pass_mark, make_escaping_console, print_escaped
 from trigraph import __version__
 from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.fortran.threads import MOST, list_available_processors
-from trigraph.table import DEFINITIONS, FAMILIES, NAMED, Argument, Array
+from trigraph.table import DEFINITIONS, FAMILIES, NAMED, Array, ArrayArgument
 
 if TYPE_CHECKING:
-    from slopecheck.compare import Comparison
+    from slopecheck.compare import ReportComparison
     from slopecheck.record import Check
     from slopecheck.units import WorkUnit
     from trigraph.verification.structures import AtomicStructure
@@ -44,7 +44,7 @@ LAZY_COMMANDS = {
 OPERATOR_NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
-class _LazyCommandGroup(Commands):
+class _LazyCommandGroup(CommandGroup):
     """Command group that imports `bench` and `qualify` on demand, because they import adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -86,7 +86,7 @@ def _convert_to_option_errors(option: str) -> Iterator[None]:
         raise click.BadParameter(str(error).removeprefix("verify: "), param_hint=f"'{option}'") from error
 
 
-def _plan_units(
+def _plan_units_and_checks(
     options: Mapping[str, Any], structures: Sequence[AtomicStructure]
 ) -> tuple[Sequence[WorkUnit], Iterable[tuple[WorkUnit, list[Check]]]]:
     """Return the units of the run and an iterator over units and their checks.
@@ -95,7 +95,7 @@ def _plan_units(
     framework always runs in one separate process, regardless of `--jobs`, because it may not support several processes.
     """
     from slopecheck.isolated import ChildEnded, PlanningError, WorkerPool, merge_units
-    from slopecheck.units import execute
+    from slopecheck.units import execute_units
     from trigraph.verification.run import DTYPES, list_available_backends, plan_run
 
     operators, dtypes = options["operators"], options["dtypes"]
@@ -133,9 +133,9 @@ def _plan_units(
             workers = WorkerPool(
                 plan_run, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf
             )
-            return workers.units, workers.execute()
+            return workers.units, workers.execute_units()
         units = merge_units(plan_run, requests)
-        return units, execute(units)
+        return units, execute_units(units)
     except ChildEnded as error:
         raise click.UsageError(f"importing implementation {options['implementation']!r}: {error}") from error
     except ValueError as error:
@@ -144,7 +144,9 @@ def _plan_units(
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
-def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_only: bool) -> list[tuple[str, str]]:
+def _list_skip_reasons(
+    checks: Sequence[Check], backends_were_chosen: bool, structures_only: bool
+) -> list[tuple[str, str]]:
     """Return what was skipped and why: missing golden vectors and, unless the user chose backends, absent backends."""
     from trigraph.verification import golden
 
@@ -153,7 +155,9 @@ def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_
         if backends_were_chosen
         else [(f"backend {p}", explain_unavailable(p)) for p in BACKENDS if explain_unavailable(p)]
     )
-    if not structures_only and not golden.check_missing_vectors():  # missing files that already failed are not skipped
+    if (
+        not structures_only and not golden.list_missing_vector_failures()
+    ):  # missing files that already failed are not skipped
         searched_folder = (
             golden.find_golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
         )
@@ -166,20 +170,20 @@ def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_
     return skips
 
 
-def _execute_units(
+def _collect_checks_with_progress(
     units: Sequence[WorkUnit], results: Iterable[tuple[WorkUnit, list[Check]]], checks: list[Check]
 ) -> None:
     """Add the checks of all units to a list; print a line for each finished part and, on a terminal, a progress bar."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from slopecheck.progress import add_progress_lines
-    from trigraph.verification.run import name_section
+    from trigraph.verification.run import find_section_name
 
     console = make_escaping_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, unit_checks, line in add_progress_lines(units, results, name_section):
+        for unit, unit_checks, line in add_progress_lines(units, results, find_section_name):
             checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -200,21 +204,21 @@ def _compare_and_write_report(
     inputs: Sequence[str],
     earlier: dict[str, Any] | None,
     seconds: float,
-) -> tuple[Comparison | None, str]:
+) -> tuple[ReportComparison | None, str]:
     """Write the report if requested; return the comparison with an earlier report and the error if writing failed."""
-    from slopecheck.compare import compare
-    from slopecheck.report import assemble, checks_of
+    from slopecheck.compare import compare_reports
+    from slopecheck.report import assemble_report, checks_of
     from trigraph.environment import collect_environment
     from trigraph.verification.report import write_report
     from trigraph.verification.terms import TERMS
 
     options = ctx.params
-    report = assemble(
+    report = assemble_report(
         checks, skips, options["seed"], _format_command_line(ctx), collect_environment(), planned, inputs, seconds
     )
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else NAMED.keys()
     selection = names, {c.backend for c in checks}, {c.dtype for c in checks}
-    comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, selection) if earlier else None
+    comparison = compare_reports(earlier, checks_of(earlier), report, checks, TERMS, selection) if earlier else None
     try:
         if options["folder"]:
             write_report(options["folder"], report, checks, comparison)
@@ -235,12 +239,12 @@ def _describe_last_duration(ctx: click.Context) -> str:
     return ""
 
 
-def _format_repeat_command(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
+def _format_first_failure_command(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     """Return the command that repeats the cases with the settings of the first failed check.
 
     Return "" if no check failed or if structures were given.
     """
-    from trigraph.verification.settings import parse_case_name
+    from trigraph.verification.settings import parse_restriction_from_case_name
 
     failed = next((c for c in checks if c.failed and c.operator in NAMED), None)
     if failed is None or options["files"]:
@@ -252,7 +256,7 @@ def _format_repeat_command(checks: Sequence[Check], options: Mapping[str, Any]) 
     words += ["--implementation", implementation] if implementation else ["--backend", failed.backend]
     given = ("framework", "device", "timeout")
     words += [word for name in given if options[name] for word in (f"--{name}", str(options[name]))]
-    settings = parse_case_name(failed.case, definition)
+    settings = parse_restriction_from_case_name(failed.case, definition)
     where = [f"{name}={value}" for name, (value,) in settings.items()]
     where += [setting for setting in options["where"] if setting.partition("=")[0] not in settings]
     words += [word for setting in where for word in ("--where", setting)]
@@ -359,12 +363,12 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     raises NotImplementedError counts as not offered; if all checks are of this kind, the status is 1.
     """
     from slopecheck import progress
-    from slopecheck.console import print_comparison, print_failures, print_not_offered, print_summary
+    from slopecheck.console import print_checks_not_offered, print_comparison, print_failures, print_summary
     from slopecheck.report import read
     from slopecheck.running import parse_skip_options
-    from slopecheck.units import count_checks
-    from trigraph.environment import list_tf32_problems
-    from trigraph.verification.run import name_section
+    from slopecheck.units import count_checks_for_plan
+    from trigraph.environment import list_tf32_warnings
+    from trigraph.verification.run import find_section_name
     from trigraph.verification.structures import read_structure as read_structure
     from trigraph.verification.terms import TERMS
 
@@ -383,7 +387,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError("--device requires a --framework; none is given")
     if options["timeout"] and not options["implementation"]:
         raise click.UsageError("--timeout requires an --implementation; none is given")
-    units, results = _plan_units(options, structures)
+    units, results = _plan_units_and_checks(options, structures)
     last = ""
     if folder:
         with _convert_to_option_errors("--report"):
@@ -394,7 +398,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
-    sections = dict.fromkeys(name_section(unit) for unit in units if planned_by_unit[unit.label])
+    sections = dict.fromkeys(find_section_name(unit) for unit in units if planned_by_unit[unit.label])
     with suppress(OSError):  # if stdout is closed, continue the run and write the report
         for text in inputs:
             print_escaped(text)
@@ -407,17 +411,17 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     checks: list[Check] = []
     console = make_escaping_console()
     try:
-        _execute_units(units, results, checks)
+        _collect_checks_with_progress(units, results, checks)
     except KeyboardInterrupt:  # show the results so far, write no report, and raise again
         with suppress(OSError):
             print_summary(console, checks, TERMS)
             print_failures(console, checks, TERMS)
-            print_escaped(f"{progress.describe_counts(checks)}, then interrupted")
+            print_escaped(f"{progress.describe_check_counts(checks)}, then interrupted")
         raise
-    num_executed = count_checks(checks)
+    num_executed = count_checks_for_plan(checks)
     backends_were_chosen = bool(options["backends"] or options["implementation"] or options["framework"])
     structures_only = bool(structures) and not options["operators"]
-    skips = [*options["left_out"].items(), *_list_skips(checks, backends_were_chosen, structures_only)]
+    skips = [*options["left_out"].items(), *_list_skip_reasons(checks, backends_were_chosen, structures_only)]
     comparison, problem = None, ""
     if folder or earlier:  # write the report before printing, which can fail
         comparison, problem = _compare_and_write_report(
@@ -425,14 +429,14 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         )
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
-    print_not_offered(console, checks, TERMS)
-    for warning in list_tf32_problems():
+    print_checks_not_offered(console, checks, TERMS)
+    for warning in list_tf32_warnings():
         print_escaped(f"Warning: {warning}")
     for what, reason in skips:
         print_escaped(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
-    if repeat_command := _format_repeat_command(checks, options):
+    if repeat_command := _format_first_failure_command(checks, options):
         print_escaped(f"Next: repeat the first failed check: {repeat_command}")
     if folder and not problem:
         print_escaped(f"Next: open the report in a browser: {folder / 'report.html'}")
@@ -444,7 +448,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         print_escaped(f"Error: {num_executed:,} of {planned:,} planned checks were run", err=True)
     if options["implementation"]:
         print_escaped(progress.describe_verdict(checks, TERMS))
-    print_escaped(progress.describe_counts(checks))
+    print_escaped(progress.describe_check_counts(checks))
     has_passed = any(c.passed for c in checks) and not any(c.failed for c in checks)
     ctx.exit(0 if has_passed and num_executed == planned and not problem else 1)
 
@@ -567,7 +571,7 @@ def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, s
 
 def _format_shapes(arrays: Sequence[Array]) -> str:
     return "\n".join(
-        f"{a.name} ({', '.join(a.dims)})" + (" or None" if isinstance(a, Argument) and a.nullable else "")
+        f"{a.name} ({', '.join(a.dims)})" + (" or None" if isinstance(a, ArrayArgument) and a.nullable else "")
         for a in arrays
     )
 

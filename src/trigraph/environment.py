@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from slopecheck.environment import collect_versions, cpu_model, version_of
+from slopecheck.environment import collect_versions, cpu_model, find_package_version
 from slopecheck.terminal import format_pass_mark
 from trigraph.arrays import NO_CUPY
 from trigraph.backends import BACKENDS, explain_unavailable
@@ -45,7 +45,7 @@ def _run_git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def find_commit() -> tuple[str, bool] | None:
+def find_commit_and_dirty() -> tuple[str, bool] | None:
     """Return the commit of the installed sources (PEP 610) and whether the checkout had uncommitted changes.
 
     Return None if the sources were not in a repository.
@@ -81,12 +81,12 @@ def find_fast_path_level() -> tuple[str | None, str]:
     from trigraph.fortran.levels import get_cpu_level
 
     try:
-        return _format_level(get_cpu_level()), ""
+        return _format_cpu_level(get_cpu_level()), ""
     except (ImportError, ValueError) as error:  # no level was built, or this CPU cannot run TRIGRAPH_CPU_LEVEL
         return None, str(error)
 
 
-def _format_level(level: str) -> str:
+def _format_cpu_level(level: str) -> str:
     return f"x86-64-{level}" if level.startswith("v") else level
 
 
@@ -112,7 +112,7 @@ def describe_cuda_device() -> dict[str, Any]:
     return state
 
 
-def list_tf32_problems() -> list[str]:
+def list_tf32_warnings() -> list[str]:
     """Return a warning for each environment variable that reduces the precision of float32 products on a device."""
     return [
         f"{name}={os.environ[name]} allows TF32 (10-bit mantissas) in float32 matrix products on a device: unset it"
@@ -129,12 +129,12 @@ def list_platform_warnings() -> list[str]:
 
 def list_backend_states() -> list[dict[str, Any]]:
     """Return, for every backend and the judge, whether it is available, and its configuration or the reason why not."""
-    from trigraph.fortran.levels import describe_torch_operators
+    from trigraph.fortran.levels import find_torch_operator_language
     from trigraph.fortran.threads import get_num_threads
 
     cuda = describe_cuda_device()
     level, problem = find_fast_path_level()
-    language, why = describe_torch_operators()
+    language, why = find_torch_operator_language()
     openmp = "with OpenMP" if (read_build_info() or {}).get("openmp") else "without OpenMP"
     details = {
         "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}; torch's operators in {language}"
@@ -161,7 +161,7 @@ def list_missing_packages() -> dict[str, list[str]]:
     needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in requires("trigraph") or ():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
-        if name and extra and extra[1] in needed and name[0] != "trigraph" and version_of(name[0]) is None:
+        if name and extra and extra[1] in needed and name[0] != "trigraph" and find_package_version(name[0]) is None:
             needed[extra[1]].append(name[0])
     return needed
 
@@ -172,9 +172,9 @@ def collect_environment() -> dict[str, Any]:
     from trigraph.fortran.threads import get_num_threads
     from trigraph.gpu.instances import TENSOR_VARIABLE
 
-    commit_id, dirty = find_commit() or (None, None)
+    commit_id, dirty = find_commit_and_dirty() or (None, None)
     facts = collect_versions(PACKAGES)
-    facts["packages"]["cupy"] = next(filter(None, map(version_of, CUPY_PACKAGES)), None)
+    facts["packages"]["cupy"] = next(filter(None, map(find_package_version, CUPY_PACKAGES)), None)
     return {
         "trigraph": {"version": version("trigraph"), "commit": commit_id, "dirty": dirty},
         **facts,
@@ -184,11 +184,11 @@ def collect_environment() -> dict[str, Any]:
             "processors": os.cpu_count(),
             "threads": get_num_threads(),
             "level": find_fast_path_level()[0],
-            "levels": [_format_level(level) for level in list_runnable_levels()],
+            "levels": [_format_cpu_level(level) for level in list_runnable_levels()],
         },
         "device": describe_cuda_device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES, TENSOR_VARIABLE)},
-        "warnings": list_platform_warnings() + list_tf32_problems(),
+        "warnings": list_platform_warnings() + list_tf32_warnings(),
         "backends": list_backend_states(),
     }
 

@@ -135,25 +135,25 @@ def build_harmonics_gradient_matrices(degree: int) -> np.ndarray:
     """
     gradient = np.zeros((3, degree**2, degree**2))
 
-    def compute_norm(l: int, m: int) -> float:  # noqa: E741
+    def compute_harmonic_norm(l: int, m: int) -> float:  # noqa: E741
         return math.sqrt((2 - (m == 0)) * math.factorial(l - m) * math.factorial(l + m))
 
-    def add_entry(k: int, l: int, m: int, part: int, to: int, other: int, factor: float) -> None:  # noqa: E741
+    def add_gradient_entry(k: int, l: int, m: int, part: int, to: int, other: int, factor: float) -> None:  # noqa: E741
         if abs(to) <= l - 1 and not (to == 0 and other):
             column, row = (n * n + j + (n if i else 0) for n, j, i in ((l, m, part), (l - 1, to, other)))
-            gradient[k, row, column] += factor * compute_norm(l, m) / compute_norm(l - 1, to)
+            gradient[k, row, column] += factor * compute_harmonic_norm(l, m) / compute_harmonic_norm(l - 1, to)
 
     for l in range(1, degree):  # noqa: E741
         for m in range(l + 1):
             for part in range(2 if m else 1):  # real and imaginary part
-                add_entry(2, l, m, part, m, part, 1.0)
+                add_gradient_entry(2, l, m, part, m, part, 1.0)
                 if m == 0:
-                    add_entry(0, l, 0, 0, 1, 0, -1.0)
-                    add_entry(1, l, 0, 0, 1, 1, -1.0)
+                    add_gradient_entry(0, l, 0, 0, 1, 0, -1.0)
+                    add_gradient_entry(1, l, 0, 0, 1, 1, -1.0)
                     continue
                 for to, sign in ((m - 1, 1.0), (m + 1, -1.0)):
-                    add_entry(0, l, m, part, to, part, 0.5 * sign)
-                    add_entry(1, l, m, part, to, 1 - part, 0.5 * (1.0 if part else -1.0))
+                    add_gradient_entry(0, l, m, part, to, part, 0.5 * sign)
+                    add_gradient_entry(1, l, m, part, to, 1 - part, 0.5 * (1.0 if part else -1.0))
     return gradient
 
 

@@ -59,7 +59,7 @@ def pytest_configure(config):
         END_VARIABLE, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVED_SECONDS)
     )
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(DeviceTestRecord(config))
+        config.pluginmanager.register(DeviceTestRecorder(config))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -106,7 +106,7 @@ def _enforce_deadline(target):
         os._exit(1)
 
 
-class DeviceTestRecord:
+class DeviceTestRecorder:
     """Writes all results after each report, so that an interrupted run loses nothing."""
 
     def __init__(self, config):
@@ -131,7 +131,7 @@ class DeviceTestRecord:
             return "little was checked"
         return "passed in part" if self.parts or outcomes != {"passed"} else "passed"
 
-    def write(self):
+    def write_record(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
         temporary = self.path.with_suffix(".part")  # written first, then renamed atomically
         text = json.dumps({**summary, **self.header, "tests": self.tests}, indent=1, default=repr)
@@ -157,7 +157,7 @@ class DeviceTestRecord:
             test["outcome"] = "failed" if test["outcome"] == "failed" else report.outcome
             note = report.longrepr[2] if report.skipped else report.longreprtext
             test["note"] = (test.get("note", "") + note)[-MAX_NOTE_LENGTH:]
-        self.write()
+        self.write_record()
 
     def pytest_collectreport(self, report):
         if report.failed:

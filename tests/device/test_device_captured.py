@@ -7,7 +7,7 @@ import copy
 
 import numpy as np
 import pytest
-from neighbor_cases import CUTOFF, draw_batch
+from neighbor_cases import CUTOFF, draw_structure_batch
 
 from trigraph.benchmarks.models import SLAB, build_atoms, make_dimenet
 from trigraph.torch import Capacity, compile_potential
@@ -22,15 +22,15 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # tolerances by dtype, relative
 
 
 @pytest.fixture
-def device(target):
+def device_type(target):
     pytest.importorskip("ase")
     return "cpu" if target.rehearsal else "cuda"
 
 
 @pytest.fixture(params=TOLERANCE)
-def model(request, target, device, torch):
+def dimenet(request, target, device_type, torch):
     widths = WIDTHS | (SMALLER if target.rehearsal else {})
-    return copy.deepcopy(make_dimenet("trigraph", request.param, **widths)).to(device)
+    return copy.deepcopy(make_dimenet("trigraph", request.param, **widths)).to(device_type)
 
 
 def yield_batches(torch, model):
@@ -60,29 +60,29 @@ def assert_tensors_close(torch, got, expected):
             assert float((a - b).abs().max()) <= TOLERANCE[dtype] * max(float(b.abs().max()), 1e-3)
 
 
-def test_captured_forces_and_hessian_products_agree_with_eager(torch, model):
+def test_captured_forces_and_hessian_products_agree_with_eager(torch, dimenet):
     """Results agree after weights are changed in place or replaced, and earlier results stay unchanged."""
-    captured, pairs = compile_potential(model, capture=True), []
-    for seed, arguments in enumerate(yield_batches(torch, model)):
-        repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
+    captured, pairs = compile_potential(dimenet, capture=True), []
+    for seed, arguments in enumerate(yield_batches(torch, dimenet)):
+        repeated = [(one.energy_forces_stress(*arguments) for one in (captured, dimenet)) for _ in range(3)]
         pairs += map(tuple, repeated)
         vector = torch.ones_like(arguments[1])
-        products = [one.hessian_vector_product(*arguments[:2], vector, *arguments[2:]) for one in (captured, model)]
+        products = [one.hessian_vector_product(*arguments[:2], vector, *arguments[2:]) for one in (captured, dimenet)]
         pairs.append([(p,) for p in products])
         with torch.no_grad():
-            next(model.parameters()).mul_(1.01)
+            next(dimenet.parameters()).mul_(1.01)
         if seed == 4:
-            model.emb.lin.weight = torch.nn.Parameter(1.1 * model.emb.lin.weight)
+            dimenet.emb.lin.weight = torch.nn.Parameter(1.1 * dimenet.emb.lin.weight)
     for got, expected in pairs:
         assert_tensors_close(torch, got, expected)
 
 
-def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device):
+def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device_type):
     """Edges found in a CUDA graph are bitwise identical to those found on the CPU, for both index dtypes."""
     for seed in range(20 if target.rehearsal else 60):
-        drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
+        drawn = draw_structure_batch(seed, (np.float32, np.float64)[seed % 2])
         on_host = [torch.from_numpy(array) for array in drawn]
-        given = [t.to(device) for t in on_host]
+        given = [t.to(device_type) for t in on_host]
         found = [find_neighbors("test", p, CUTOFF, *others) for p, *others in (on_host, given)]
         needed, index, paddings = Capacity.of(found[0]), (torch.int32, torch.int64)[seed // 2 % 2], []
         for (pos, of_atom, cells, _), neighbors in zip((on_host, given), found, strict=True):
@@ -97,7 +97,7 @@ def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device):
         for _ in range(3):
             assert search.load_arguments(torch.ones_like(of_atom), pos, of_atom, cells, flags)
             if target.rehearsal:  # the CPU has no event to wait for
-                result = search.write_edges()[0].tolist()
+                result = search.find_and_write_edges()[0].tolist()
             else:
                 search.start_search()
                 result = [*search.wait_for_result()]
@@ -107,7 +107,7 @@ def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device):
             assert torch.equal(padding.shifts.cpu(), host_padding.shifts)
 
 
-def test_captured_potentials_work_in_calculators(torch, model):
+def test_captured_potentials_work_in_calculators(torch, dimenet):
     """Captured potentials work in ASE dynamics with a skin, and as torch-sim models."""
     from ase import units
     from ase.md.verlet import VelocityVerlet
@@ -117,23 +117,23 @@ def test_captured_potentials_work_in_calculators(torch, model):
     final_positions = []
     for options in ({}, {"capture": True}):
         (atoms,) = build_atoms("slab", SLAB | {"nx": 3, "ny": 3, "layers": 2})
-        atoms.calc = Calculator(model, skin=0.5, **options)
+        atoms.calc = Calculator(dimenet, skin=0.5, **options)
         VelocityVerlet(atoms, 1 * units.fs).run(20)
         final_positions.append(atoms.positions)
     assert np.abs(final_positions[1] - final_positions[0]).max() < 1e-3
     pytest.importorskip("torch_sim")
     from trigraph.torch_sim import Model
 
-    z, pos, batch, cell, pbc = next(yield_batches(torch, model))
+    z, pos, batch, cell, pbc = next(yield_batches(torch, dimenet))
     state = {"atomic_numbers": z, "positions": pos, "system_idx": batch, "cell": cell.mT, "pbc": pbc}
-    got, expected = (Model(one)(state) for one in (compile_potential(model, capture=True), model))
+    got, expected = (Model(one)(state) for one in (compile_potential(dimenet, capture=True), dimenet))
     assert_tensors_close(torch, got.values(), expected.values())
 
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
-def test_captured_training_steps_agree_with_eager(target, torch, device, model, form):
+def test_captured_training_steps_agree_with_eager(target, torch, device_type, dimenet, form):
     """Losses and gradients agree with eager steps, with Adam inside the graph and clipped gradients."""
-    if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
+    if form == "bfloat16" and next(dimenet.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
     with_curvature = form == "curvature"
 
@@ -146,17 +146,17 @@ def test_captured_training_steps_agree_with_eager(target, torch, device, model, 
         return of_energy + sum((e.square().sum(1) * real).sum() / real.sum() for e in errors)
 
     capturable = {} if target.rehearsal else {"capturable": True}
-    optimizer = torch.optim.Adam(model.parameters(), 1e-5, **capturable)
-    step = compile_potential(model, capture=True).training_step(compute_loss, optimizer, max_norm=10.0)
-    for arguments in yield_batches(torch, model):
+    optimizer = torch.optim.Adam(dimenet.parameters(), 1e-5, **capturable)
+    step = compile_potential(dimenet, capture=True).training_step(compute_loss, optimizer, max_norm=10.0)
+    for arguments in yield_batches(torch, dimenet):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
-        eager_model = copy.deepcopy(model)  # has the weights before the step
+        eager_model = copy.deepcopy(dimenet)  # has the weights before the step
         given = CheckedStructures(z, pos, cell, eager_model.neighbors(pos, batch, cell, pbc))
         structures = PaddedStructures(
             eager_model, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"])
         )
-        with torch.autocast(device, torch.bfloat16, enabled=form == "bfloat16"):
+        with torch.autocast(device_type, torch.bfloat16, enabled=form == "bfloat16"):
             got, expected = (
                 step(*arguments, of_atoms=labels[0], of_structures=labels[1]),
                 compute_loss(structures, {**labels[0], **labels[1]}),
@@ -168,7 +168,7 @@ def test_captured_training_steps_agree_with_eager(target, torch, device, model, 
         else:
             pairs = [
                 (p.grad, q.grad)
-                for p, q in zip(model.parameters(), eager_model.parameters(), strict=True)
+                for p, q in zip(dimenet.parameters(), eager_model.parameters(), strict=True)
                 if q.grad is not None
             ]
             assert_tensors_close(torch, [got, *(p for p, _ in pairs)], [expected, *(q for _, q in pairs)])

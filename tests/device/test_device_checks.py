@@ -12,8 +12,8 @@ from device_calls import compute_fields, draw_operator_arguments, fill_with_inva
 
 import trigraph
 from trigraph.backends import FUNCTIONS, explain_unavailable
-from trigraph.checks import bind_sizes
-from trigraph.table import OPERATORS, evaluate
+from trigraph.checks import find_symbol_sizes
+from trigraph.table import OPERATORS, evaluate_expression
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
@@ -130,8 +130,10 @@ def test_tiny_and_large_numbers_stay_accurate(target, op):
                 expected = compute_fields(op, values, "gpu-host")
                 got = target.copy_to_host(compute_fields(op, target.move_to_device(values), target.backend))
                 exact = compute_with_judge(op, values)
-            sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present_arguments(values)})
-            most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
+            sizes = find_symbol_sizes(
+                op, values, {a.name: values[a.name].shape for a in op.select_present_arguments(values)}
+            )
+            most = tolerances.accuracy_tolerance(True, evaluate_expression(op.definition.terms, sizes))
             names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
     assert wrong == []
@@ -159,10 +161,10 @@ def skip_without_memory(target):
     target.measure_free_bytes()
 
 
-def test_arrays_beyond_int32(target, skip_without_memory):
+def test_weighted_sum_handles_arrays_beyond_int32(target, skip_without_memory):
     """Arrays may contain more than 2^31 elements, and graphs more than 2^24 edges."""
-    xp, nodes = target.xp, target.choose_size(2**24, 2**5) + 3
-    dim = target.choose_size(LARGE, 2**12) // (nodes - 3) + 1
+    xp, nodes = target.xp, target.shrink_in_rehearsal(2**24, 2**5) + 3
+    dim = target.shrink_in_rehearsal(LARGE, 2**12) // (nodes - 3) + 1
     skip_without_memory(16 * nodes * dim)
     x = xp.empty((nodes, dim), np.float32)
     x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
@@ -177,8 +179,8 @@ def test_arrays_beyond_int32(target, skip_without_memory):
         del out, grads
 
 
-def test_kernel_beyond_int32(target, skip_without_memory):
-    xp, edges, width = target.xp, target.choose_size(LARGE, 2**12) // 1024 + 5, 32
+def test_gno_kernel_handles_arrays_beyond_int32(target, skip_without_memory):
+    xp, edges, width = target.xp, target.shrink_in_rehearsal(LARGE, 2**12) // 1024 + 5, 32
     skip_without_memory(8 * edges * width**2)
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from trigraph.environment import list_tf32_problems
+from trigraph.environment import list_tf32_warnings
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES, compilation_order
+from trigraph.gpu.instances import INSTANCES, rank_for_compilation
 from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
@@ -37,10 +37,10 @@ def list_unlisted_spills(usages):
     return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
 
 
-def test_kernels_compile(target, record_property):
+def test_kernels_compile_without_unlisted_spills(target, record_property):
     """All instances are compiled into CuPy's cache, using one process per processor."""
     names = [(target.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
-    names = names[::20] if target.rehearsal else sorted(names, key=lambda name: compilation_order(name[2]))
+    names = names[::20] if target.rehearsal else sorted(names, key=lambda name: rank_for_compilation(name[2]))
     begun = time.perf_counter()
     with ProcessPoolExecutor(1 if target.rehearsal else os.cpu_count(), get_context("spawn")) as pool:
         usages = dict(zip((name for *_, name in names), pool.map(compile_kernel, names), strict=True))
@@ -54,7 +54,7 @@ def test_kernels_compile(target, record_property):
     assert spills == []
 
 
-def test_products_are_in_float32(target, record_property):
+def test_no_setting_enables_tf32(target, record_property):
     """No CuPy or CUDA setting enables TF32; clocks and free memory are recorded."""
     record_property("free bytes", target.measure_free_bytes())
     if not target.rehearsal:
@@ -63,4 +63,4 @@ def test_products_are_in_float32(target, record_property):
         command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         record_property(QUERY, done.stdout + done.stderr)
-    assert list_tf32_problems() == []
+    assert list_tf32_warnings() == []

@@ -29,7 +29,7 @@ def test_potentials_agree_with_pyg_and_compiled_versions(target, torch, contende
         pytest.skip("compiles for minutes")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
     program, results = NAMED[name], []
-    sizes = {n: target.choose_size(value, min(value, 3)) for n, value in program.sizes.items()}
+    sizes = {n: target.shrink_in_rehearsal(value, min(value, 3)) for n, value in program.sizes.items()}
     for implementation in ("trigraph", contender):
         with torch.device("cpu" if target.rehearsal else "cuda"):
             call = program.make_contender_call(implementation, sizes, "float32")

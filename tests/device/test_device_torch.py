@@ -54,13 +54,13 @@ def test_autograd_derivatives_equal_the_backend(target, torch, op, dtype, record
             assert list_unequal_fields(target, got, expected) == []
 
 
-def to_torch(torch, value, device):
+def convert_to_tensors(torch, value, device):
     """Convert arrays, and graphs of arrays, to tensors; return any other value unchanged."""
     if isinstance(value, np.ndarray):
         return torch.tensor(value, device=device)
     if hasattr(value, "prepare"):
         make, arguments = value.__reduce__()
-        graph = make(*(to_torch(torch, a, device) for a in arguments))
+        graph = make(*(convert_to_tensors(torch, a, device) for a in arguments))
         graph.prepare()
         return graph
     return value
@@ -78,7 +78,7 @@ def test_bfloat16_results_equal_the_backend(target, torch):
     expected = target.copy_to_host(
         compute_fields(ATTENTION, target.move_to_device({**values, **half}), target.backend)["output_embedding"]
     )
-    tensors = {n: to_torch(torch, v, device) for n, v in values.items()}
+    tensors = {n: convert_to_tensors(torch, v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
     out = trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding
     assert out.dtype == torch.bfloat16
@@ -95,7 +95,7 @@ def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_prope
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(target, torch)[0]):
         with torch.device(device):
-            call = program.make_contender_call("trigraph", program.scale_sizes("small"), dtype)
+            call = program.make_contender_call("trigraph", program.choose_run_sizes("small"), dtype)
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)
@@ -103,9 +103,9 @@ def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_prope
 
 
 @pytest.fixture
-def attention_on_device(torch_cuda, torch):
+def attention_and_embeddings(torch_cuda, torch):
     """Return attention on the device as a function of the source embedding, and two such embeddings."""
-    values = {n: to_torch(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
+    values = {n: convert_to_tensors(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
 
     def compute_attention(x, **options):
         return trigraph.torch.mha_gat_n2n(**{**values, "src_embedding": x}, **options).output_embedding
@@ -114,9 +114,9 @@ def attention_on_device(torch_cuda, torch):
     return compute_attention, values["src_embedding"], torch.randn_like(values["src_embedding"])
 
 
-def test_recorded_stream_protects_result_memory(torch, torch_cuda, attention_on_device):
+def test_recorded_stream_protects_result_memory(torch, torch_cuda, attention_and_embeddings):
     """A result's memory is not reused before another stream, registered with record_stream, has read it."""
-    attend, x, _ = attention_on_device
+    attend, x, _ = attention_and_embeddings
     expected, busy = attend(x), torch.randn(4096, 4096, device="cuda")
     torch.full_like(expected, torch.nan), expected + 0  # load the kernels now: loading waits for the device
     main, side = torch_cuda.current_stream(), torch_cuda.Stream()
@@ -138,8 +138,8 @@ def test_recorded_stream_protects_result_memory(torch, torch_cuda, attention_on_
     assert all(t.data_ptr() != address for t in fillers)
 
 
-def test_two_threads_compute_equal_attention(torch, torch_cuda, attention_on_device):
-    attend, x, _ = attention_on_device
+def test_two_threads_compute_equal_attention(torch, torch_cuda, attention_and_embeddings):
+    attend, x, _ = attention_and_embeddings
     expected = attend(x)
     torch_cuda.synchronize()
 
@@ -152,9 +152,9 @@ def test_two_threads_compute_equal_attention(torch, torch_cuda, attention_on_dev
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["", "out"])
-def test_captured_attention_replays_with_other_inputs(torch, torch_cuda, attention_on_device, given):
+def test_captured_attention_replays_with_other_inputs(torch, torch_cuda, attention_and_embeddings, given):
     """A captured CUDA graph can be replayed with other inputs, with and without `out`."""
-    attend, x, y = attention_on_device
+    attend, x, y = attention_and_embeddings
     expected, held = attend(y), x.clone()
     keywords = {"out": {"output_embedding": torch.empty_like(expected)}} if given else {}
     attend(held, **keywords)
@@ -166,9 +166,9 @@ def test_captured_attention_replays_with_other_inputs(torch, torch_cuda, attenti
     assert torch.equal(got, expected)
 
 
-def test_reduce_overhead_mode_gives_identical_results(torch, torch_cuda, attention_on_device):
+def test_reduce_overhead_mode_gives_identical_results(torch, torch_cuda, attention_and_embeddings):
     """torch.compile in the mode "reduce-overhead", which uses CUDA graphs, returns bitwise identical results."""
-    attend, x, _ = attention_on_device
+    attend, x, _ = attention_and_embeddings
     expected = attend(x)
     try:
         compiled = torch.compile(attend, mode="reduce-overhead")
@@ -180,7 +180,7 @@ def test_reduce_overhead_mode_gives_identical_results(torch, torch_cuda, attenti
     assert all(torch.equal(out, expected) for out in results)
 
 
-def test_memory_is_flat(target, torch, torch_cuda):
+def test_training_steps_do_not_grow_memory(target, torch, torch_cuda):
     layer = trigraph.torch.nn.GATConv(16, 4, heads=4).cuda()
     x, edges, memory_use = torch.randn(1000, 16, device="cuda"), torch.randint(0, 1000, (2, 8000), device="cuda"), []
     for step in range(STEPS):

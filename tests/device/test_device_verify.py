@@ -14,7 +14,7 @@ JOBS = max(1, (os.cpu_count() or 1) // 4)  # leaves processors for other tests
 OUTPUT_LENGTH = 6000  # number of characters recorded from the end of the output, which lists errors and failures
 
 
-def assert_run_passes(record_property, *options):
+def assert_verify_passes(record_property, *options):
     """Assert that `trigraph verify` ran at least one check, and that none failed."""
     status, printed = run_python("-m", "trigraph", "verify", *options)
     record_property("printed", printed[-OUTPUT_LENGTH:])
@@ -25,10 +25,10 @@ def assert_run_passes(record_property, *options):
 @pytest.mark.parametrize("family", INSTANCES)
 def test_verify(target, family, record_property):
     selection = (REHEARSED_OPERATOR, "--dtype", "float32") if target.rehearsal else (family, "--jobs", str(JOBS))
-    assert_run_passes(record_property, "--operator", *selection, "--backend", target.backend)
+    assert_verify_passes(record_property, "--operator", *selection, "--backend", target.backend)
 
 
 @pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # slowest first
 def test_third_derivatives_through_torch_pass_verify(target, torch, name, record_property):
     device = "cpu" if target.rehearsal else "cuda:0"
-    assert_run_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)
+    assert_verify_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)

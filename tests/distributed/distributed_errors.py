@@ -169,7 +169,7 @@ def validates_graph_pieces():
     assert_error_on_all_ranks("edges.npz", distributed.partition_pieces, CSC, yield_piece_then_raise(), COMM, 2)
 
 
-def refuses_wrong_rows():
+def distribute_and_collect_refuse_wrong_rows():
     """Invalid arguments of `distribute`, `collect` and operators raise errors on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]

@@ -15,7 +15,7 @@ COMM = MPI.COMM_WORLD
 DEGREE, PIECES = 20, 8
 
 
-def yield_ring_edges(nodes):
+def yield_ring_edge_pieces(nodes):
     """Yield the edges into this rank's nodes in pieces; each node receives from the next DEGREE nodes on a ring."""
     cuts = np.arange(COMM.size * PIECES + 1) * nodes // (COMM.size * PIECES)
     for piece in range(COMM.rank * PIECES, (COMM.rank + 1) * PIECES):
@@ -26,7 +26,7 @@ def yield_ring_edges(nodes):
 def sum_ring_messages(edges):
     """Return the sum of all messages, which are 1, over all ranks; it equals the number of edges."""
     nodes = edges // DEGREE
-    part = distributed.partition_pieces(CSC, yield_ring_edges(nodes), COMM, nodes)
+    part = distributed.partition_pieces(CSC, yield_ring_edge_pieces(nodes), COMM, nodes)
     embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)
     weights = np.ones(part.owned["num_edges"].size, np.float32)
     return COMM.allreduce(float(distributed.agg_weighted_n2n_fwd(embedding, weights, part)[0].sum(dtype=np.float64)))

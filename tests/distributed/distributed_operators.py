@@ -12,15 +12,15 @@ from mpi4py import MPI
 
 import trigraph
 from trigraph import CSC, Segments, distributed
-from trigraph.distributed.block_tables import CSCTableFormat, EdgeTableFormat, RowTableFormat, SegmentTableFormat
-from trigraph.distributed.functions import find_divided_axis
+from trigraph.distributed.block_tables import CSCTableFormat, EdgeTableFormat, GraphlessFormat, SegmentTableFormat
+from trigraph.distributed.functions import find_divided_symbol_and_axis
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import convert_result_to_mapping
 
 COMM = MPI.COMM_WORLD
-PARTITION_CLASSES = (CSCTableFormat, EdgeTableFormat, RowTableFormat, SegmentTableFormat)
+PARTITION_CLASSES = (CSCTableFormat, EdgeTableFormat, GraphlessFormat, SegmentTableFormat)
 # Tolerances of global sums of terms of order one: above rounding errors, but below one missing term.
 SUM_TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
 ONE_CHUNK = 100_000  # blocks per chunk, so that every global sum has only one chunk
@@ -115,12 +115,12 @@ class OneProcessComparison:
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
             arguments |= {n: getattr(result, n) for n in given_back}
         self.compare_call(op, arguments)
-        for field in self.case.list_returned(op) if op.accepts_wrt and alone else ():
+        for field in self.case.list_returned_fields(op) if op.accepts_wrt and alone else ():
             self.compare_call(op, arguments | {"wrt": field.name})
 
     def select_own_arguments(self, op, arguments):
         """Return this rank's rows of the arguments."""
-        arrays = {a.name: find_divided_axis(a) for a in op.arguments if arguments[a.name] is not None}
+        arrays = {a.name: find_divided_symbol_and_axis(a) for a in op.arguments if arguments[a.name] is not None}
         local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
         own = arguments | {n: self.on_device(array) for n, array in local.items()}
         return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
@@ -136,7 +136,7 @@ class OneProcessComparison:
                 self.compare_field(field, results[field.name], expected[field.name], where)
 
     def compare_field(self, field, local, whole, where):
-        rows = find_divided_axis(field)
+        rows = find_divided_symbol_and_axis(field)
         array = self.part.collect(local, *rows) if rows else np.ascontiguousarray(cupy_stand_in.asnumpy(local))
         assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
         self.digest.update(array.tobytes())
@@ -178,7 +178,7 @@ def equals_one_rank_in_chunks():
         assert ranks == one
 
 
-def equals_one_process_in_pieces():
+def equals_one_process_from_graph_pieces():
     """If each rank passes pieces of the graphs (CSC: in random order), results are bitwise those of one process."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
     with override_chunk_size(ONE_CHUNK):
@@ -198,7 +198,7 @@ def equals_one_process_in_pieces():
                         comparison.compare_call(op, case.arguments(op))
 
 
-def bisection_balances_nodes():
+def owners_are_balanced_and_halos_minimal():
     """Bisection gives all ranks similar numbers of nodes; a rank receives only the rows that its edges read."""
     positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
     number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)

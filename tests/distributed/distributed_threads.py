@@ -18,7 +18,7 @@ def partition_on_new_communicator():
     partition(GRAPH, COMM.Dup())
 
 
-def uses_all_processors_at_start():
+def uses_all_processors_until_partition():
     """A rank uses all processors, and only its share after the first partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number

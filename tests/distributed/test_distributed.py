@@ -19,13 +19,13 @@ slow = pytest.mark.slow
 CHECKS = [
     "operators.equals_one_process_in_one_chunk",
     "operators.equals_one_rank_in_chunks",
-    "operators.equals_one_process_in_pieces",
-    "operators.bisection_balances_nodes",
+    "operators.equals_one_process_from_graph_pieces",
+    "operators.owners_are_balanced_and_halos_minimal",
     "errors.refuses_wrong_arguments",
     "errors.can_compute_after_errors",
     "errors.empty_graphs_have_zero_gradients",
     "errors.validates_graph_pieces",
-    "errors.refuses_wrong_rows",
+    "errors.distribute_and_collect_refuse_wrong_rows",
     "errors.accepts_equal_arguments_of_any_type",
     "errors.partitions_share_communicator",
     "threads.divides_processors",
@@ -68,7 +68,9 @@ def test_ranks_end_after_all_checks(checks_process):
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to processors")
 def test_ranks_share_the_processors_of_a_machine():
-    finished = run_script_on_ranks(2, "distributed_checks.py", "threads.uses_all_processors_at_start", threads=None)
+    finished = run_script_on_ranks(
+        2, "distributed_checks.py", "threads.uses_all_processors_until_partition", threads=None
+    )
     assert finished.returncode == 0, finished.stderr[-3000:]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutated_sources import assert_mutation_fails, write_mutated
+from mutated_sources import assert_tests_detect_mutation, write_mutated_sources
 from programs import run_command
 
 import trigraph
@@ -47,7 +47,7 @@ def sort_to_offsets_and_order(keys, number):
     return np.searchsorted(np.sort(keys), np.arange(number + 1)), np.argsort(keys, kind="stable")
 
 
-def test_arrays_equal_numpy():
+def test_csc_and_segment_arrays_equal_numpy():
     for src, dst, n_src, n_dst in yield_edge_lists_by_type_and_threads():
         for loops in (-1, min(n_src, n_dst)):
             graph, of_edges = CSC._build_on_host(src, dst, n_src, n_dst, loops=loops), (src, dst)
@@ -80,7 +80,7 @@ def test_arrays_equal_numpy():
                     Segments(bad, n_src)
 
 
-def test_overwritten_arrays_are_refused():
+def test_prepare_refuses_overwritten_csc_arrays():
     for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
         graph = CSC.__new__(CSC)
         graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
@@ -148,7 +148,7 @@ for more, text in ((2**26, arrays), (3 * 2**26, sort)):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
-def test_refused_memory_is_an_error():
+def test_segments_without_memory_raise_memory_error():
     run_command(sys.executable, "-c", MEMORY_PROGRAM)
 
 
@@ -177,9 +177,9 @@ MUTATIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", MUTATIONS)
-def test_mutations_are_found(tmp_path, wrong):
-    write_mutated([Path(trigraph.__file__).parent / "fortran" / "graphs.c"], tmp_path, MUTATIONS[wrong])
+def test_mutations_of_graphs_c_are_found(tmp_path, wrong):
+    write_mutated_sources([Path(trigraph.__file__).parent / "fortran" / "graphs.c"], tmp_path, MUTATIONS[wrong])
     library = tmp_path / "libgraphs.so"
     run_command("gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread")
     use_library = 'from trigraph.arrays import LIBRARIES; LIBRARIES["libtrigraph"] = lambda: sys.argv[1]'
-    assert_mutation_fails(library, use_library, __file__, "not memory", bool(wrong))
+    assert_tests_detect_mutation(library, use_library, __file__, "not memory", bool(wrong))

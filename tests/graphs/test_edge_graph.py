@@ -38,7 +38,7 @@ def find_triplets_by_loop(src, dst, exclude, reverse):
     return pairs
 
 
-def check_graph(graph, src, dst, num_nodes, reverse):
+def check_edge_graph_by_loops(graph, src, dst, num_nodes, reverse):
     """Compare every array of a graph with loops; `reverse` is None if parallel edges make reverses ambiguous."""
     np.testing.assert_array_equal(graph.src, src)
     np.testing.assert_array_equal(graph.dst, dst)
@@ -61,7 +61,7 @@ def check_graph(graph, src, dst, num_nodes, reverse):
     for rule in RULES:
         if rule == "edge" and reverse is None:
             continue
-        check_exclusion_rule(graph, rule, reverse)
+        check_triplets_by_loop(graph, rule, reverse)
     for array in list_graph_arrays(graph):
         assert array.dtype == src.dtype
         assert array.flags.c_contiguous
@@ -72,7 +72,7 @@ def list_graph_arrays(graph):
     return [a for n in graph.__slots__ if isinstance(a := getattr(graph, n), np.ndarray)]
 
 
-def check_exclusion_rule(graph, rule, reverse):
+def check_triplets_by_loop(graph, rule, reverse):
     expected = find_triplets_by_loop(graph.src.tolist(), graph.dst.tolist(), rule, reverse)
     outer, inner = graph.triplets(rule)
     assert outer.dtype == inner.dtype == graph.src.dtype
@@ -91,7 +91,7 @@ def check_exclusion_rule(graph, rule, reverse):
 
 
 @st.composite
-def draw_edges(draw):
+def draw_edges_with_shifts(draw):
     num_nodes = draw(st.integers(1, 4))
     node, cell = st.integers(0, num_nodes - 1), st.integers(-1, 1)
     rows = draw(st.lists(st.tuples(node, node, cell, cell, st.just(0)), max_size=14, unique=True))
@@ -108,27 +108,29 @@ def compute_edge_vectors(src, dst, shifts, dtype=np.float64):
 
 
 @settings(deadline=None, max_examples=80)
-@given(draw_edges(), st.sampled_from(DTYPES))
+@given(draw_edges_with_shifts(), st.sampled_from(DTYPES))
 def test_random_edge_graphs_equal_loops(case, dtype):
     num_nodes, rows = case
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     src, dst, shifts = rows[:, 0].astype(dtype), rows[:, 1].astype(dtype), rows[:, 2:]
     reverse = find_reverse_edges_by_loop(src, dst, shifts)
-    check_graph(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
-    check_graph(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
+    check_edge_graph_by_loops(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
+    check_edge_graph_by_loops(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
     for vec_dtype in (np.float32, np.float64):
         vec = compute_edge_vectors(src, dst, shifts, vec_dtype)
-        check_graph(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
+        check_edge_graph_by_loops(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
     has_parallel_edges = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
     single = [
         next((f for f in range(len(src)) if f != e and (src[f], dst[f]) == (dst[e], src[e])), -1)
         for e in range(len(src))
     ]
-    check_graph(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if has_parallel_edges else single)
+    check_edge_graph_by_loops(
+        EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if has_parallel_edges else single
+    )
 
 
 @settings(deadline=None, max_examples=30)
-@given(draw_edges(), st.randoms(use_true_random=False))
+@given(draw_edges_with_shifts(), st.randoms(use_true_random=False))
 def test_sorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
@@ -138,7 +140,7 @@ def test_sorted_returns_graph_and_permutation(case, random):
     for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(compute_edge_vectors(src, dst, shifts))}):
         graph, permutation = EdgeGraph.sorted(src, dst, num_nodes, **given_)
         np.testing.assert_array_equal(permutation, order)
-        check_graph(graph, src[order], dst[order], num_nodes, expected)
+        check_edge_graph_by_loops(graph, src[order], dst[order], num_nodes, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,11 +148,11 @@ def test_sorted_returns_graph_and_permutation(case, random):
 @pytest.mark.parametrize("geometry", [{}, {"shifts": np.zeros((0, 3), int)}, {"vec": np.zeros((0, 3))}])
 def test_edge_graph_accepts_no_edges(dtype, num_nodes, geometry):
     none = np.zeros(0, dtype)
-    check_graph(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
-    check_graph(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
+    check_edge_graph_by_loops(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
+    check_edge_graph_by_loops(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
 
 
-def test_shifts_decide_before_vec():
+def test_shifts_decide_reverse_edges_before_vec():
     src, dst = np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])
     shifts = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0], [-1, 0, 0]])
     vec = np.array([[1.0, 0, 0], [2, 0, 0], [-2, 0, 0], [-1, 0, 0]])
@@ -166,7 +168,7 @@ def test_largest_shifts_identify_reverse_edges(shifts):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_opposite_vector_may_be_rounded(dtype):
+def test_reverse_edge_vectors_may_be_rounded(dtype):
     src, dst, eps = np.array([0, 1]), np.array([1, 0]), np.finfo(dtype).eps
     vec = np.array([[1, 2, 2], [-1, -2, -2]], dtype)
 
@@ -184,13 +186,13 @@ def test_the_opposite_vector_may_be_rounded(dtype):
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-5, 1e5, 1e300])
-def test_the_unit_of_length_does_not_matter(scale):
+def test_reverse_edges_do_not_depend_on_length_unit(scale):
     src, dst = np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])
     vec = scale * np.array([[1.0, 2, 3], [1, 2, -3], [-1, -2, 3], [-1, -2, -3]])
     np.testing.assert_array_equal(EdgeGraph(src, dst, 2, vec=vec).reverse_edge, [3, 2, 1, 0])
 
 
-def test_equal_projections_are_distinguished():
+def test_reverses_with_equal_projections_are_distinguished():
     """Reverse edges are found by projecting vectors; the vectors themselves distinguish equal projections."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
@@ -222,7 +224,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
     for call in (graph.num_triplets, graph.triplets):
         with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
             call("edge")
-    check_graph(graph, graph.src, graph.dst, 3, None)
+    check_edge_graph_by_loops(graph, graph.src, graph.dst, 3, None)
     make_parallel_edge_graph(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
     make_small_graph().require_reverse("agg_edge_to_edge_fwd")
 
@@ -273,7 +275,7 @@ def test_bad_edge_geometry_is_refused(changes, error, text):
         EdgeGraph.sorted(**TWO_EDGES | changes)
 
 
-def test_many_images_take_under_a_second():
+def test_reverse_search_among_many_images_is_fast():
     """Reverse edges among 68,920 images of one atom are found within a second, since the search is not quadratic."""
     n = np.arange(-20, 21)
     shifts = np.stack(np.meshgrid(n, n, n, indexing="ij"), axis=-1).reshape(-1, 3)

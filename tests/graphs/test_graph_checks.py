@@ -26,7 +26,7 @@ COUNTS = [pair for pair in CONSTRUCTOR_ARGUMENTS if pair not in ARRAYS]
 DTYPE_SOURCE = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
 
-def assert_refused(build, error, text, **changes):
+def assert_constructor_refuses(build, error, text, **changes):
     """Assert that a constructor raises this error when some of its valid arguments are replaced by `changes`."""
     kind = getattr(build, "__self__", build).__name__
     assert_raises(error, f"{kind}: {text}", build, **(VALID_ARGUMENTS[build] | changes))
@@ -37,27 +37,33 @@ def test_constructors_refuse_wrong_index_arrays(build, name):
     value = VALID_ARGUMENTS[build][name]
     for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
         text = f"{name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
-        assert_refused(build, TypeError, text, **{name: bad})
+        assert_constructor_refuses(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
         text = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
-        assert_refused(build, TypeError, f"{name} has dtype {text}; expected native int32 or int64", **{name: bad})
+        assert_constructor_refuses(
+            build, TypeError, f"{name} has dtype {text}; expected native int32 or int64", **{name: bad}
+        )
     for bad in (value[None], value[:, None], np.asarray(value[0])):
-        assert_refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
+        assert_constructor_refuses(
+            build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad}
+        )
 
 
 @pytest.mark.parametrize(("build", "name"), [pair for pair in ARRAYS if DTYPE_SOURCE[pair[0]] != pair[1]])
-def test_mixed_index_dtypes(build, name):
+def test_mixed_index_dtypes_are_refused(build, name):
     dtype_source = "indices" if (build, name) == (CSC, "edge_ids") else DTYPE_SOURCE[build]
     text = f"{name} has dtype int32; expected int64, the dtype of {dtype_source}"
-    assert_refused(build, TypeError, text, **{name: VALID_ARGUMENTS[build][name].astype(np.int32)})
+    assert_constructor_refuses(build, TypeError, text, **{name: VALID_ARGUMENTS[build][name].astype(np.int32)})
 
 
 @pytest.mark.parametrize(("build", "name"), COUNTS)
 def test_counts_must_be_nonnegative_integers(build, name):
     for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
-        assert_refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
-    assert_refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
+        assert_constructor_refuses(
+            build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad}
+        )
+    assert_constructor_refuses(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
     for good in (np.int8(5), np.uint64(5), np.array(5)):
         assert getattr(build(**(VALID_ARGUMENTS[build] | {name: good})), name) == 5
 
@@ -111,12 +117,12 @@ BAD_VALUES = {
 }
 
 
-def test_constructors_refuse_bad_values():
+def test_constructors_refuse_inconsistent_arguments():
     for build, change, text in [(b, *row) for b, rows in BAD_VALUES.items() for row in rows]:
-        assert_refused(build, ValueError, text, **change)
+        assert_constructor_refuses(build, ValueError, text, **change)
 
 
-def test_offsets_whose_differences_overflow():
+def test_offsets_with_overflowing_differences_are_refused():
     top = np.iinfo(np.int32).max
     offsets = int_array(0, top, -2, 3, dtype=np.int32)
     text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; {FALLS}"
@@ -141,7 +147,7 @@ HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
 
 
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
-def test_huge_numbers_are_value_errors(number):
+def test_huge_counts_raise_value_error(number):
     """Counts near or beyond 2^63 raise ValueError, not OverflowError or MemoryError."""
     src, dst = int_array(0, 1, 1, dtype=np.int32), int_array(1, 0, 1, dtype=np.int32)
     calls = [
@@ -166,7 +172,7 @@ def test_huge_numbers_are_value_errors(number):
 
 @pytest.mark.parametrize("dtype", INDEX)
 @pytest.mark.parametrize("below", [0, 1, 2])
-def test_indices_near_the_largest_integer(dtype, below):
+def test_indices_near_largest_integer_are_refused(dtype, below):
     most = 2**48 if dtype is np.int64 else np.iinfo(dtype).max
     value = np.iinfo(dtype).max - (0 if dtype is np.int32 else below)
     big, small = int_array(0, value, dtype=dtype), int_array(0, 1, dtype=dtype)
@@ -199,7 +205,7 @@ BEYOND_MEMORY = {
 
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
-def test_sizes_beyond_memory(name, monkeypatch):
+def test_sizes_beyond_memory_are_refused(name, monkeypatch):
     """Graphs larger than the machine's memory raise MemoryError before an allocation, which Linux might grant."""
     text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
@@ -207,6 +213,6 @@ def test_sizes_beyond_memory(name, monkeypatch):
         BEYOND_MEMORY[name]()
 
 
-def test_sizes_within_memory(monkeypatch):
+def test_sizes_within_memory_are_accepted(monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     assert EdgeGraph(*ENDS, 2559).num_nodes == 2559

@@ -18,7 +18,7 @@ PACKAGE = Path(trigraph.__file__).parent
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 
 
-def edge_graph_arguments(graph, reverse=True):
+def list_check_edge_graph_arguments(graph, reverse=True):
     """Return the arguments of check_edge_graph."""
     names = ("src", "dst", *EDGE_ARRAYS)
     arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
@@ -32,19 +32,19 @@ PARALLEL = trigraph.EdgeGraph(ATOM_GRAPH.src, ATOM_GRAPH.dst, 6)
 SEGMENTS_GRAPH = trigraph.Segments(RNG.integers(0, 6, 20), 6)
 GRAPHS = {
     "csc": (7, 5, 30, 30, *map(np.array, (CSC_GRAPH.offsets, CSC_GRAPH.indices, CSC_GRAPH.edge_ids))),
-    "edge_graph": edge_graph_arguments(ATOM_GRAPH),
-    "edge_graph, parallel": edge_graph_arguments(PARALLEL, False),
+    "edge_graph": list_check_edge_graph_arguments(ATOM_GRAPH),
+    "edge_graph, parallel": list_check_edge_graph_arguments(PARALLEL, False),
     "segments": (20, 6, 1, *map(np.array, (SEGMENTS_GRAPH.index, SEGMENTS_GRAPH.offsets, SEGMENTS_GRAPH.order))),
     "segments in order": (20, 6, 0, np.sort(SEGMENTS_GRAPH.index), SEGMENTS_GRAPH.offsets, np.zeros(1, np.int64)),
 }
 EMPTY_GRAPHS = {
     "csc": (0, 0, 0, 0, np.zeros(1, np.int64), *[np.zeros(0, np.int64)] * 2),
-    "edge_graph": edge_graph_arguments(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
+    "edge_graph": list_check_edge_graph_arguments(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
     "segments": (0, 0, 1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
 }
 
 
-def find_graph_status(library, kind, arguments, index="i64"):
+def get_graph_check_status(library, kind, arguments, index="i64"):
     """Check a graph and return the status; each array is followed by an invalid element, which must not be read."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
@@ -71,16 +71,16 @@ def read_graph_status_codes():
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-def test_graphs_are_checked(fortran_library, index):
+def test_graph_checks_return_expected_status(fortran_library, index):
     status = read_graph_status_codes()
     assert sorted(status.values()) == list(range(1, 10))
     documented = (ROOT / "docs" / "fortran.md").read_text()
     assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
     for kind, arguments in (*GRAPHS.items(), *EMPTY_GRAPHS.items()):
-        assert find_graph_status(fortran_library, kind, arguments, index) == 0, kind
+        assert get_graph_check_status(fortran_library, kind, arguments, index) == 0, kind
         for k in range(2):
             negative = change_one_argument(arguments, k, lambda number: -1)
-            assert find_graph_status(fortran_library, kind, negative, index) == status["size"]
+            assert get_graph_check_status(fortran_library, kind, negative, index) == status["size"]
     for expected, kind, at, change in (
         ("first", "csc", 4, lambda a: a + 1),  # offsets that start at 1
         ("range", "csc", 5, lambda a: a + 1),
@@ -108,10 +108,10 @@ def test_graphs_are_checked(fortran_library, index):
         ("order", "segments", 2, lambda number: 0),
     ):
         changed = change_one_argument(GRAPHS[kind], at, change)
-        assert find_graph_status(fortran_library, kind, changed, index) == status[expected], (expected, kind, at)
+        assert get_graph_check_status(fortran_library, kind, changed, index) == status[expected], (expected, kind, at)
 
 
-def make_graph_arrays(library, name, index, numbers, given, lengths):
+def build_graph_arrays_by_library(library, name, index, numbers, given, lengths):
     """Call a function that builds graph arrays; assert that it stays in bounds, and return its status and results."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
@@ -124,7 +124,7 @@ def make_graph_arrays(library, name, index, numbers, given, lengths):
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-def test_graph_arrays_equal_python(fortran_library, index):
+def test_library_graph_arrays_equal_python(fortran_library, index):
     """Arrays agree with Python's for random graphs, some of them empty, and for a periodic graph."""
     rng = np.random.default_rng(2)
     for _ in range(60):
@@ -133,14 +133,16 @@ def test_graph_arrays_equal_python(fortran_library, index):
         src, dst = (rng.integers(0, max(n, 1), num_edges) for n in (num_src, num_dst))
         graph, members = trigraph.CSC.from_coo(src, dst, num_src, num_dst), trigraph.Segments(dst, num_dst)
         sizes = (num_src, num_dst, num_edges)
-        status, arrays = make_graph_arrays(
+        status, arrays = build_graph_arrays_by_library(
             fortran_library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges)
         )
         rows = np.sort(rng.integers(0, 40, num_edges))
         shared = trigraph.CSC(graph.offsets, graph.indices, num_src, rows, 40)
         given, lengths = (graph.offsets, graph.indices, rows), (num_edges, num_src + 1, num_edges, 41, num_edges)
-        of_orders, orders = make_graph_arrays(fortran_library, "csc_orders", index, (*sizes, 40), given, lengths)
-        of_members, parts = make_graph_arrays(
+        of_orders, orders = build_graph_arrays_by_library(
+            fortran_library, "csc_orders", index, (*sizes, 40), given, lengths
+        )
+        of_members, parts = build_graph_arrays_by_library(
             fortran_library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges)
         )
         pairs = np.sort(rng.permutation(num_src**2)[:num_edges])
@@ -153,7 +155,7 @@ def test_graph_arrays_equal_python(fortran_library, index):
             n, e = graph_of_edges.num_nodes, graph_of_edges.num_edges
             given = (graph_of_edges.src, graph_of_edges.dst, shift)
             numbers = (n, e, int(shift.size > 0))
-            of_edges, found = make_graph_arrays(
+            of_edges, found = build_graph_arrays_by_library(
                 fortran_library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e)
             )
             assert of_edges == 0
@@ -184,13 +186,13 @@ def test_invalid_edge_lists_are_refused(fortran_library):
         ("parallel", "edge_graph", (2, 3, 1), ([0, 1, 1], [1, 0, 0], np.zeros(9))),
         ("parallel", "edge_graph", (1, 1, 1), ([0], [0], np.zeros(3))),
     ):
-        found, _ = make_graph_arrays(
+        found, _ = build_graph_arrays_by_library(
             fortran_library, name, "i64", numbers, given, [4] * {"csc": 3, "csc_orders": 5, "segments": 2}.get(name, 6)
         )
         assert found == status[expected], (expected, name, numbers)
 
 
-def accepts_graph_arrays(kind, changed_arguments, unchanged):
+def python_accepts_graph_arrays(kind, changed_arguments, unchanged):
     """Return whether `trigraph.CSC` accepts the arrays; other graph classes compute them, so return `unchanged`."""
     if kind != "csc":
         return unchanged
@@ -209,8 +211,8 @@ def test_changed_graph_elements_are_detected(fortran_library):
                 size = arguments[at].size
                 place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
                 wrong = change_one_argument(arguments, at, make_element_setter(place, value))
-                status = find_graph_status(fortran_library, kind, wrong)
-                accepted = accepts_graph_arrays(kind, wrong, value == arguments[at][place])
+                status = get_graph_check_status(fortran_library, kind, wrong)
+                accepted = python_accepts_graph_arrays(kind, wrong, value == arguments[at][place])
                 assert (status == 0) == accepted, (kind, at, place, value)
                 seen.add(status)
     assert seen == {0, 2, 3, 4, 5, 6, 7}

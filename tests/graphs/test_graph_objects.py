@@ -103,7 +103,7 @@ def test_the_callers_arrays_are_copied(name):
 
 
 @each_object
-def test_attributes_are_read_only(name):
+def test_graph_objects_are_immutable(name):
     graph = build_graph_object(name)
     kind = type(graph).__name__
     for attribute in (*graph.__slots__, "_built", "something"):
@@ -159,7 +159,7 @@ def test_changed_pickles_are_refused(position, value, text):
     assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
 
 
-def test_prepare_returns_one_object(monkeypatch):
+def test_prepare_in_threads_returns_one_object(monkeypatch):
     assert all(graph.prepare() is graph for graph in map(build_graph_object, ("EdgeGraph", "Segments")))
     *_, graph = draw_edges_and_csc(1)
     built, release, build_reverse = [], threading.Event(), CSC._build_reverse_orders
@@ -192,7 +192,7 @@ def group_members_by_loop(index, num_segments):
     return members
 
 
-def check_segments(segments, index, num_segments):
+def check_segments_by_loop(segments, index, num_segments):
     members = group_members_by_loop(index, num_segments)
     ends = itertools.pairwise(segments.offsets)
     assert [segments.order[a:b].tolist() for a, b in ends] == members
@@ -214,19 +214,19 @@ def check_segments(segments, index, num_segments):
 def test_segment_order_and_offsets_equal_a_loop(case):
     num_segments, index = case
     for dtype in INDEX:
-        check_segments(Segments(np.array(index, dtype), num_segments), index, num_segments)
+        check_segments_by_loop(Segments(np.array(index, dtype), num_segments), index, num_segments)
 
 
 @pytest.mark.parametrize("num_segments", [0, 1, 4])
 def test_segments_accept_no_members(num_segments):
-    check_segments(Segments(np.array([], np.int32), num_segments), [], num_segments)
+    check_segments_by_loop(Segments(np.array([], np.int32), num_segments), [], num_segments)
 
 
 def test_segments_accept_noncontiguous_index():
-    check_segments(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
+    check_segments_by_loop(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
 
 
-def test_a_million_members_take_under_two_seconds():
+def test_million_member_segments_build_under_two_seconds():
     index = np.random.default_rng(3).integers(0, 100_000, 1_000_000)
     start = time.perf_counter()
     Segments(index, 100_000)

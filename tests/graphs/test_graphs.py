@@ -33,7 +33,7 @@ def find_offsets_and_order_by_loop(keys, num_keys):
 
 @settings(deadline=None, max_examples=60, database=None)
 @given(data=st.data(), index=st.sampled_from(INDEX))
-def test_reverse_order_against_brute_force(data, index):
+def test_csc_and_reverse_orders_equal_loops(data, index):
     n_src, n_dst, n_rows = (data.draw(st.integers(0, 6)) for _ in range(3))
     n = data.draw(st.integers(0, 30)) if min(n_src, n_dst, n_rows) else 0
     ends = [np.array(data.draw(st.lists(st.integers(0, max(size - 1, 0)), min_size=n, max_size=n)), index)
@@ -117,7 +117,7 @@ def test_from_scipy_keeps_the_order_of_data(matrix_format, kind):
 
 
 @pytest.mark.parametrize("matrix_format", ["csr", "csc"])
-def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(matrix_format):
+def test_from_scipy_refuses_corrupted_indptr(matrix_format):
     matrix = make_coo_matrix(sparse.coo_array).asformat(matrix_format)
     for at, value, text in ((1, 10**6, "offsets[2] is"), (-1, 10**6, "offsets run from 0 to 1000000")):
         changed = matrix.copy()
@@ -128,7 +128,7 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(matrix_format):
 
 @pytest.mark.parametrize("matrix_format", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize("surplus", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
-def test_from_scipy_ignores_unused_space(matrix_format, surplus):
+def test_from_scipy_ignores_surplus_entries(matrix_format, surplus):
     """As in SciPy's products, `indices` and `data` may be longer than the last entry of `indptr`."""
     matrix = make_coo_matrix(sparse.coo_array).asformat(matrix_format)
     x = np.random.default_rng(1).standard_normal((9, 2))
@@ -141,7 +141,7 @@ def test_from_scipy_ignores_unused_space(matrix_format, surplus):
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, weights, graph)[0], expected, rtol=1e-14, atol=1e-14)
 
 
-def list_adjacencies(graph, rows):
+def list_ends_and_networkx_edges(graph, rows):
     """Return the sorted triples (source, destination, networkx edge), one per position."""
     destinations = graph.prepare().destinations
     return sorted(
@@ -160,7 +160,7 @@ def test_from_networkx_shares_rows_of_undirected_edges(kind):
     expected = [(number[u], number[v], e) for e, pairs in zip(edges, ends, strict=True) for u, v in pairs]
     assert graph.num_edges == len(edges)
     assert graph.num_positions == len(expected) == (1 if g.is_directed() else 2) * len(edges) - (not g.is_directed())
-    assert list_adjacencies(graph, edges) == sorted(expected)
+    assert list_ends_and_networkx_edges(graph, edges) == sorted(expected)
 
 
 def test_from_networkx_keeps_parallel_edges_and_isolated_nodes():
@@ -168,7 +168,11 @@ def test_from_networkx_keeps_parallel_edges_and_isolated_nodes():
     g.add_node(7)
     graph = CSC.from_networkx(g)
     assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (3, 3, 4)
-    assert list_adjacencies(graph, list(g.edges)) == [(0, 1, (0, 1, 0)), (0, 1, (0, 1, 1)), (2, 1, (2, 1, 0))]
+    assert list_ends_and_networkx_edges(graph, list(g.edges)) == [
+        (0, 1, (0, 1, 0)),
+        (0, 1, (0, 1, 1)),
+        (2, 1, (2, 1, 0)),
+    ]
     for empty in (nx.Graph(), nx.DiGraph(), nx.empty_graph(3)):
         graph = CSC.from_networkx(empty)
         assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (0, 0, len(empty))
@@ -199,7 +203,7 @@ def test_renumbering_permutes_results(dtype, backend):
     np.testing.assert_array_equal(got[2], expected[2])  # this result has one row per edge
 
 
-def test_neighbours_of_a_shuffled_path_are_next_to_each_other():
+def test_renumbering_makes_path_neighbors_adjacent():
     path = np.random.default_rng(0).permutation(500)
     graph, _ = CSC.from_coo(path[:-1], path[1:], 500, 500).renumbered()
     assert np.abs(graph.indices - graph.prepare().destinations).max() == 1
@@ -213,7 +217,7 @@ def test_renumbering_accepts_graphs_without_edges(nodes):
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_ordered_edges_are_not_sorted_again(monkeypatch, index):
+def test_edges_in_order_are_recognized(monkeypatch, index):
     """Edges that are already in order are not sorted."""
     src, dst = np.array([0, 0, 1, 2, 2, 2], index), np.array([1, 1, 1, 3, 3, 4], index)
     shuffled = np.array([3, 0, 5, 1, 4, 2])

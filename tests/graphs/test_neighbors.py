@@ -122,7 +122,7 @@ def test_atoms_moved_by_cells_keep_neighbors(pbc, dtype, neighbor_backend):
 
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
-def test_atoms_far_away_without_a_cell(away, neighbor_backend):
+def test_distant_atoms_without_cell_find_neighbors(away, neighbor_backend):
     """The memory used by the search does not grow with the distances between atoms."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
     apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes the positions equal
@@ -164,7 +164,7 @@ def test_joint_search_equals_searches_of_single_molecules(away, dtype, neighbor_
 
 
 @pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
-def test_few_atoms_in_a_large_cell(length, neighbor_backend):
+def test_few_atoms_in_large_cell_find_neighbors(length, neighbor_backend):
     """A search for few atoms in a huge periodic cell needs little memory."""
     positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
     for pbc in ((True, True, True), (False, True, False)):

@@ -25,7 +25,7 @@ class DeviceMisuse(AssertionError):
     """Raised for a mistake that would cause wrong results or an error on a device."""
 
 
-class DeviceContext:
+class DeviceStandIn:
     """A CUDA device; a ``with`` statement makes it current."""
 
     compute_capability = "90"
@@ -142,7 +142,7 @@ class MemoryPointer:
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 
-    def array(self, shape, dtype, strides=None):
+    def view_array_and_memory(self, shape, dtype, strides=None):
         """Return a NumPy array that views the memory, and the `TrackedMemory` to which it belongs."""
         dtype = np.dtype(dtype)
         strides = strides or np.ndarray(shape, dtype, bytes(0) if 0 in shape else None).strides
@@ -178,7 +178,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         property(lambda self, name=name: getattr(self.array, name))
         for name in ("shape", "dtype", "size", "ndim", "itemsize", "nbytes", "strides", "flags")
     )
-    device = property(lambda self: DeviceContext(self.memory.device))
+    device = property(lambda self: DeviceStandIn(self.memory.device))
     data = property(
         lambda self: types.SimpleNamespace(
             ptr=self.array.ctypes.data, mem=self.memory.mem, device_id=self.memory.device
@@ -261,7 +261,7 @@ class CompiledKernel:
         args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
         if not all(isinstance(value, (ndarray, np.generic)) for value in args):
             raise DeviceMisuse(f"{self.name} is launched with arguments that are neither arrays nor NumPy scalars")
-        if any(n > limit for n, limit in zip(grid, DeviceContext.largest_grid, strict=False)):
+        if any(n > limit for n, limit in zip(grid, DeviceStandIn.largest_grid, strict=False)):
             raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
         parameters = library.parameter_layout(self.name).flat
@@ -311,7 +311,7 @@ def asnumpy(value):
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
-def draw_on_host_and_device(op, dtype=np.float32, **options):
+def draw_host_and_device_arguments(op, dtype=np.float32, **options):
     """Return random arguments of an operator on the host, and copies on the device."""
     values = draw_operator_arguments(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}
@@ -327,7 +327,7 @@ def install_cupy(monkeypatch, cache):
     cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, asnumpy
     cupy.isfinite, cupy.hypot, cupy.minimum, cupy.maximum = np.isfinite, np.hypot, np.minimum, np.maximum
     cupy.cuda = types.SimpleNamespace(
-        Device=DeviceContext,
+        Device=DeviceStandIn,
         Stream=Stream,
         UnownedMemory=UnownedMemory,
         MemoryPointer=MemoryPointer,

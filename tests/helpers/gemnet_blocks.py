@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tensors import convert_to_tensors
 
-from trigraph.benchmarks.gemnet import compute_indices_within_lists, load_fairchem_layers, load_mattergen_layers
+from trigraph.benchmarks.gemnet import compute_indices_within_lists, load_fairchem_modules, load_mattergen_modules
 
 # Most sizes are different, so that swapped axes cause an error.
 WIDTHS = {
@@ -66,7 +66,7 @@ def _list_quadruplets(main, qint):
 
 
 @dataclass(frozen=True)
-class NeighborStructure:
+class NeighborPairs:
     """Pairs of neighbours for each graph of GemNet-OC, from which all index lists are derived as in the model.
 
     `pairs` maps ``main``, ``qint``, ``aeaint`` and ``aint`` to int64 arrays of shape (2, num_pairs), each pair once.
@@ -78,7 +78,7 @@ class NeighborStructure:
     def __add__(self, other):
         """Return the union of two structures; the atoms of `other` come last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
-        return NeighborStructure(self.num_atoms + other.num_atoms, pairs)
+        return NeighborPairs(self.num_atoms + other.num_atoms, pairs)
 
     def directed_edges(self, name):
         """Return edges in both directions: sorted by target, except that the main graph lists one direction first."""
@@ -102,17 +102,17 @@ class NeighborStructure:
         }
 
 
-def draw_molecule(num_atoms, neighbors):
+def draw_neighbor_pairs(num_atoms, neighbors):
     """Return random atoms; each graph connects the nearest pairs, on average `neighbors[graph]` per atom."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     all_pairs = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = all_pairs[
         :, np.argsort(np.linalg.norm(positions[all_pairs[0]] - positions[all_pairs[1]], axis=1), kind="stable")
     ]
-    return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
+    return NeighborPairs(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def _draw_scale_factors(model):
+def _randomize_scale_factors(model):
     """Set the scale factors to random values other than 1 and 0 (fairchem's value for unfitted factors)."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -120,7 +120,7 @@ def _draw_scale_factors(model):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
 
 
-def describe_block_inputs(structure):
+def list_input_atoms_and_widths(structure):
     """Map each input of a block to its width and the atom to which each row belongs."""
     lists = structure.index_lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
@@ -143,7 +143,7 @@ class FairchemBlock(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        efficient, block, dense = load_fairchem_layers()
+        efficient, block, dense = load_fairchem_modules()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             for name in ("qint", "aeint", "eaint", "tint", "h"):
@@ -155,9 +155,9 @@ class FairchemBlock(torch.nn.Module):
             every = {f"{name}_interaction": True for name in ("quad", "atom_edge", "edge_atom", "atom")}
             sizes = select_block_widths(block.InteractionBlock)
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
-        _draw_scale_factors(self)
+        _randomize_scale_factors(self)
 
-    rows = staticmethod(describe_block_inputs)
+    rows = staticmethod(list_input_atoms_and_widths)
 
     def forward(self, x, lists):
         """Return the updated embeddings of atoms and edges; the block is called as in GemNetOC.forward."""
@@ -220,7 +220,7 @@ class MatterGenBlock(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        efficient, block, dense = load_mattergen_layers()
+        efficient, block, dense = load_mattergen_modules()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             self.mlp_rbf3 = dense.Dense(RADIAL, RBF, activation=None, bias=False)
@@ -228,14 +228,14 @@ class MatterGenBlock(torch.nn.Module):
             self.mlp_rbf_h = dense.Dense(RADIAL, RBF, activation=None, bias=False)
             make = block.InteractionBlockTripletsOnly
             self.block = make(**select_block_widths(make), activation="swish", scale_file="none.json")
-        _draw_scale_factors(self)
+        _randomize_scale_factors(self)
 
     @staticmethod
     def describe_inputs(structure):
-        """Return the entries of `describe_block_inputs` that this block uses."""
+        """Return the entries of `list_input_atoms_and_widths` that this block uses."""
         return {
             n: row
-            for n, row in describe_block_inputs(structure).items()
+            for n, row in list_input_atoms_and_widths(structure).items()
             if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
         }
 
@@ -263,7 +263,7 @@ class MatterGenBlock(torch.nn.Module):
 BLOCKS = {"fairchem": FairchemBlock, "mattergen": MatterGenBlock}
 
 
-def draw_inputs(block, structure, dtype):
+def draw_inputs_and_index_lists(block, structure, dtype):
     """Return random inputs that require gradients, and the index lists as tensors."""
     rng = np.random.default_rng(0)
     x = {

@@ -10,7 +10,7 @@ from programs import run_command
 from trigraph import cli
 
 
-def read_config(*names):
+def read_trigraph_config(*names):
     """Return the output of `trigraph config`, split into words."""
     done = CliRunner().invoke(cli.main, ["config", *names])
     assert done.exit_code == 0, done.output
@@ -25,9 +25,9 @@ def compile_and_run_fortran(folder, source):
     """Compile a Fortran program with the installed library, using pkg-config; return its output."""
     path = folder / "program.f90"
     path.write_text(source)
-    flags = read_config("--include", "--libs")
+    flags = read_trigraph_config("--include", "--libs")
     if shutil.which("pkg-config"):
-        places = {**os.environ, "PKG_CONFIG_PATH": read_config("--pkgconfigdir")[0]}
+        places = {**os.environ, "PKG_CONFIG_PATH": read_trigraph_config("--pkgconfigdir")[0]}
         flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=places).stdout.split()
     run_command("gfortran", "-fcheck=all", "-O0", f"-J{folder}", path, *flags, "-o", path.with_suffix(""))
     return run_command(path.with_suffix("")).stdout

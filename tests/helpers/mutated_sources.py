@@ -14,7 +14,7 @@ sys.exit(pytest.main([*options, "-k", sys.argv[2], sys.argv[3]]))
 """
 
 
-def write_mutated(paths, folder, mutation):
+def write_mutated_sources(paths, folder, mutation):
     """Copy sources to a folder, with each occurrence of the first text of `mutation` replaced by the second."""
     right, wrong = mutation
     texts = {path.name: path.read_text() for path in paths}
@@ -23,7 +23,7 @@ def write_mutated(paths, folder, mutation):
         (folder / name).write_text(text.replace(right, wrong))
 
 
-def assert_mutation_fails(library, use_library, file, selection, is_wrong):
+def assert_tests_detect_mutation(library, use_library, file, selection, is_wrong):
     """Assert that the selected tests of a file fail or crash with a mutated library, and pass with a correct one.
 
     `use_library` is a Python statement that makes trigraph use the library ``sys.argv[1]``.

@@ -34,7 +34,7 @@ def draw_structure(structure_type, rng):
     return fractional @ cell, cell, flags
 
 
-def draw_batch(seed, dtype):
+def draw_structure_batch(seed, dtype):
     """Return positions, each atom's structure number, cells and periodic flags; odd seeds shuffle the atoms."""
     rng = np.random.default_rng(seed)
     structure_types = rng.choice(STRUCTURE_TYPES, rng.integers(1, 5))

@@ -26,7 +26,7 @@ class OperationCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def measure_step(step, graphs):
+def count_and_time_step(step, graphs):
     """Return one step's numbers of operations and replays, and the fastest step's time in milliseconds."""
     before = sum(graph.replays for graph in graphs)
     with OperationCounter() as counter:
@@ -69,7 +69,7 @@ def main():
 
         monkeypatch.setattr(graph_stand_in.CUDAGraph, "replay", count_replay)
         for name, step in steps.items():
-            count, replays, milliseconds = measure_step(step, graphs)
+            count, replays, milliseconds = count_and_time_step(step, graphs)
             print(f"| {name} | {replays} | {count} | {milliseconds:.2f} |")
 
 

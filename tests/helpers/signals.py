@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture
-def unignored_signals():
+def default_signal_handlers():
     """Restore the default handlers of signals that are ignored under `nohup make test &`, also for child processes."""
     defaults = {
         signal.SIGINT: signal.default_int_handler,

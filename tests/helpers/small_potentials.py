@@ -6,7 +6,7 @@ from ase.build import bulk
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 
 
-def make_potential():
+def make_small_dimenet():
     torch.manual_seed(1)
     model = DimeNetPlusPlus(
         8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"

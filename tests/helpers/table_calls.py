@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trigraph.backends import BACKENDS, FUNCTIONS
-from trigraph.checks import bind_sizes
-from trigraph.table import NAMED, OPERATORS, SYMBOLS, evaluate
+from trigraph.checks import find_symbol_sizes
+from trigraph.table import NAMED, OPERATORS, SYMBOLS, evaluate_expression
 from trigraph.verification import cases, graphs, tolerances
 from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
@@ -69,8 +69,8 @@ def compute_fields(op, values, **keywords):
 
 def assert_accurate(op, values, got, chunked, expected=None):
     """Assert that the errors relative to the judge's results (`expected`) are within the tolerance."""
-    sizes = bind_sizes(op, values)
-    tolerance = tolerances.accuracy_tolerance(chunked, evaluate(op.definition.terms, sizes))
+    sizes = find_symbol_sizes(op, values)
+    tolerance = tolerances.accuracy_tolerance(chunked, evaluate_expression(op.definition.terms, sizes))
     expected = expected or compute_with_judge(op, values)
     for field in op.list_returned_fields(values, sizes):
         dtype = str(values[op.definition.inputs[0].name].dtype)

@@ -8,14 +8,14 @@ from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_opera
 
 from trigraph.backends import FUNCTIONS
 from trigraph.checks import evaluate_shape, find_choice_index
-from trigraph.table import SYMBOLS, find_names
+from trigraph.table import SYMBOLS, find_symbol_names
 
 PRESENT_ARGUMENTS = [
     (op, a) for op in OPS_WITH_BWD3 for a in op.select_present_arguments(draw_operator_arguments(op))
 ]  # only arguments that occur in the random calls
 
 
-def find_sizes(op, values):
+def find_symbol_sizes(op, values):
     """Return the size of every symbol in a valid call, or its typical size if no argument determines it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.is_size}
     sizes |= {a.name: find_choice_index(a.choices, values[a.name]) for a in op.attributes if a.choices}
@@ -40,7 +40,8 @@ def format_tuple(items):
 def describe_shape(array, sizes, free=()):
     """Return a shape as in error messages, in symbols and in numbers; axes with symbols in `free` stay symbolic."""
     numbers = [
-        d if find_names(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
+        d if find_symbol_names(d) & set(free) else n
+        for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
     ]
     return f"{format_tuple(array.dims)} = {format_tuple(numbers)}"
 
@@ -48,7 +49,7 @@ def describe_shape(array, sizes, free=()):
 def make_indivisible_axis_pattern(op, array, shape, axis, sizes):
     """Return a pattern for the error message about an axis whose length no integer value of its symbol yields."""
     symbol = find_defined_symbol(op, array, axis)
-    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(find_names(array.dims[axis]) - {symbol})]
+    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(find_symbol_names(array.dims[axis]) - {symbol})]
     start = f"{array.name} has shape {shape}; expected {format_tuple(array.dims)}"
     end = f" with a whole {symbol} {describe_limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
@@ -60,7 +61,7 @@ def find_defined_symbol(op, array, axis):
     bound |= {f"has_{n}" for n in op.definition.optional_names}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
-            free = find_names(dim) - bound
+            free = find_symbol_names(dim) - bound
             if (a.name, k) == (array.name, axis):
                 return next(iter(free), None)
             bound |= free
@@ -69,8 +70,8 @@ def find_defined_symbol(op, array, axis):
 
 def find_blamed_array(op, array, symbol):
     """Return the array that is named in the error if `array` changes a symbol: the next array that uses the symbol."""
-    later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
-    return next((a for a in later if any(symbol in find_names(d) for d in a.dims)), None)
+    later = op.size_binding_order[[a.name for a in op.size_binding_order].index(array.name) + 1 :]
+    return next((a for a in later if any(symbol in find_symbol_names(d) for d in a.dims)), None)
 
 
 # Attributes of `Array` that argument checks use, and attributes that they ignore.
@@ -89,7 +90,7 @@ def describe_array_kind(op, array):
             bounds = (SYMBOLS[symbol].minimum > 0, op.definition.get_limited_symbol(symbol).maximum is not None)
             axes.add(f"{'free' if dim == symbol else 'solved'} {bounds}")
     role = re.match("(gg_|grad_)?", array.name)[0]
-    return (*(getattr(array, n) for n in CHECKED_ATTRIBUTES), role, array is op.binding_order[0], *sorted(axes))
+    return (*(getattr(array, n) for n in CHECKED_ATTRIBUTES), role, array is op.size_binding_order[0], *sorted(axes))
 
 
 def pick_one_per_kind(items, kind, name):

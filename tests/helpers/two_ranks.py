@@ -5,7 +5,7 @@ from datetime import timedelta
 import torch
 
 
-def compute_loss(field, structures):
+def compute_energy_force_loss(field, structures):
     """Return the mean over structures of the squared energy plus the sum of the squared force components."""
     z, pos = zip(*structures, strict=True)
     batch = torch.arange(len(z)).repeat_interleave(torch.tensor([len(one) for one in z]))
@@ -13,13 +13,13 @@ def compute_loss(field, structures):
     return (results.energy.square().sum() + results.forces.square().sum()) / len(z)
 
 
-def compute_gradients(field, structures):
-    compute_loss(field, structures).backward()
+def compute_loss_gradients(field, structures):
+    compute_energy_force_loss(field, structures).backward()
     return [p.grad for p in field.parameters()]
 
 
-def compute_divided_gradients(field, structures):
-    return compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
+def compute_ddp_gradients(field, structures):
+    return compute_loss_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
 
 
 def compute_padded_loss(structures, labels):
@@ -42,17 +42,17 @@ def take_training_steps(model, batches, average):
     return [p.detach() for p in model.parameters()]
 
 
-def take_averaged_steps(model, batches):
+def take_rank_averaged_steps(model, batches):
     """Take steps with gradients averaged over the two ranks; return the weights."""
 
-    def average(gradient):
+    def average_over_ranks(gradient):
         torch.distributed.all_reduce(gradient)
         gradient.div_(2)
 
-    return take_training_steps(model, batches, average)
+    return take_training_steps(model, batches, average_over_ranks)
 
 
-def run_rank(rank, folder, compute, arguments):
+def save_rank_result(rank, folder, compute, arguments):
     """Save what a rank computes with its own arguments."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
@@ -60,13 +60,13 @@ def run_rank(rank, folder, compute, arguments):
     torch.distributed.destroy_process_group()
 
 
-def run_other_rank(process, *arguments):
-    run_rank(1, *arguments)
+def save_second_rank_result(process, *arguments):
+    save_rank_result(1, *arguments)
 
 
-def run_two_ranks(folder, compute, arguments):
+def compute_on_two_ranks(folder, compute, arguments):
     """Return the results of two ranks, this process and another."""
-    other = torch.multiprocessing.spawn(run_other_rank, (folder, compute, arguments), join=False)
-    run_rank(0, folder, compute, arguments)
+    other = torch.multiprocessing.spawn(save_second_rank_result, (folder, compute, arguments), join=False)
+    save_rank_result(0, folder, compute, arguments)
     assert other.join(60)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]

@@ -10,15 +10,19 @@ import pytest
 
 from trigraph import environment
 from trigraph.gpu.host.build import build_host_library, kernel_parameters
-from trigraph.gpu.instances import FLOATS, STORAGE, expand
+from trigraph.gpu.instances import FLOATS, STORAGE, expand_instances
 
 HERE = Path(__file__).resolve().parent
 
 FAULTS = kernel_parameters((HERE / "faults.cu").read_text())
 INSTANCES = {
-    "primitives": (*expand("reverse_in_dynamic_memory", FLOATS), *expand("copy_scalars"), *expand("scale", FLOATS)),
-    "faults": tuple(name for kernel in FAULTS for name in expand(kernel, ("true", "false"))),
-    "storage": expand("round_to_storage", STORAGE),
+    "primitives": (
+        *expand_instances("reverse_in_dynamic_memory", FLOATS),
+        *expand_instances("copy_scalars"),
+        *expand_instances("scale", FLOATS),
+    ),
+    "faults": tuple(name for kernel in FAULTS for name in expand_instances(kernel, ("true", "false"))),
+    "storage": expand_instances("round_to_storage", STORAGE),
     "tensor": ("multiply_on_tensor_cores",),
 }
 
@@ -36,7 +40,7 @@ def require_compiler():
     skip_unless_available(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
-def find_commit_number():
+def find_selection_number():
     """Return a number that selects the cases of `make test-all` that `make test` runs.
 
     The number changes with every commit or, outside a repository, every day.

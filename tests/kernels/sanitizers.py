@@ -12,10 +12,10 @@ from pathlib import Path
 from host_kernels import require_compiler, skip_unless_available
 
 from trigraph.benchmarks.qualify import cases
-from trigraph.benchmarks.qualify.cases import list_reached_instances
+from trigraph.benchmarks.qualify.cases import list_covered_instances
 from trigraph.benchmarks.qualify.place import Rehearsal
 from trigraph.gpu.cache import KERNELS
-from trigraph.gpu.host.build import build_host_library, sanitizer_environment
+from trigraph.gpu.host.build import build_host_library, make_sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
@@ -43,12 +43,12 @@ def compute_and_judge_family(family):
         return cases.compare_kernels_with_judge(family, place)
 
 
-def check_family(family, path, order):
+def check_family_results(family, path, order):
     """Assert that the cases launch all kernels, and that their results are bitwise identical in every thread order."""
     library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
         fields = compute_and_judge_family(family)
-    assert library.launched == set(list_reached_instances(family))
+    assert library.launched == set(list_covered_instances(family))
     first = _FIRST_RESULTS.setdefault(path, fields)
     assert fields.keys() == first.keys()
     for what, array in fields.items():
@@ -89,7 +89,7 @@ def build_library_with_barrier_switch(family, variant):
             (copies / file).write_text(switched, encoding="utf-8")
         source = copies / f"{family}.cu"
         source.write_text(f"{_SWITCH_DECLARATION} {source.read_text(encoding='utf-8')}", encoding="utf-8")
-        return str(build_host_library(family, variant, source=source, instances=list_reached_instances(family)))
+        return str(build_host_library(family, variant, source=source, instances=list_covered_instances(family)))
 
 
 def find_missing_barrier_error(family, library, barrier):
@@ -128,7 +128,7 @@ def run_with_address_sanitizer(*arguments):
         Standard output, and AddressSanitizer's reports.
     """
     require_compiler()
-    environment = sanitizer_environment()
+    environment = make_sanitizer_environment()
     skip_unless_available(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -80,17 +80,17 @@ def any_runtime(request):
     return request.getfixturevalue(request.param)
 
 
-def float32_ones(size=32):
+def make_float32_ones(size=32):
     return np.ones(size, np.float32)
 
 
-def float64_ones():
+def make_float64_ones():
     return np.ones(32)
 
 
 def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=FLOAT32, grid=(1,), block=(32,), **more):
     """Launch y = factor * x (by default 2 times ones), and return y as a NumPy array."""
-    x, y = (float32_ones() if a is None else a for a in (x, y))
+    x, y = (make_float32_ones() if a is None else a for a in (x, y))
     factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
     if place.name == "gpu":
         x, y = (asarray(a) if isinstance(a, np.ndarray) else a for a in (x, y))
@@ -109,12 +109,12 @@ def test_launch_accepts_right_arguments(any_runtime):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"x": float64_ones()}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
+        ({"x": make_float64_ones()}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
         ({"y": BIG_ENDIAN}, TypeError, r"argument y must be a float32 array .* got a (numpy|cupy).ndarray of >f4"),
         ({"x": np.float32(1)}, TypeError, r"argument x .* for const float\*, got a float32 scalar"),
         ({"factor": 2.0}, TypeError, r"argument factor must be a float32 scalar for float, got a float"),
         ({"n": np.int32(32)}, TypeError, r"argument n .* got a int32 scalar"),
-        ({"n": float32_ones()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
+        ({"n": make_float32_ones()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
         ({"x": np.ones((4, 8), FLOAT32).T}, ValueError, r"argument x must be C-contiguous, got strides \(4, 32\)"),
         ({"dtype": np.dtype("i2")}, TypeError, "instantiated for float32, float64, .* int64, not for int16"),
         ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
@@ -132,14 +132,14 @@ def test_wrong_launch_arguments_are_refused(any_runtime, arguments, error, messa
         (np.frombuffer(bytearray(129), np.uint8)[1:].view(FLOAT32), "aligned"),
     ],
 )
-def test_read_only_and_unaligned_memory(host_runtime, y, message):
+def test_read_only_and_unaligned_arrays_are_refused(host_runtime, y, message):
     with pytest.raises(ValueError, match=message):
         launch_scale(host_runtime, y=y)
 
 
-def test_array_of_another_device(device_runtime):
+def test_array_of_another_device_is_refused(device_runtime):
     with device_runtime.xp.cuda.Device(1):
-        x = asarray(float32_ones())
+        x = asarray(make_float32_ones())
     with pytest.raises(ValueError, match="argument x is on device 1, but device 0 is current"):
         launch_scale(device_runtime, x, n=np.int64(32))
 
@@ -153,7 +153,7 @@ def launch_with_struct(place, out=None, given=None, **more):
     return [float(value) for value in out]
 
 
-class PrimitivesStruct(NamedTuple):
+class MixedStruct(NamedTuple):
     """The members of the struct `MixedStruct` in primitives.cu."""
 
     flag: np.bool_
@@ -171,7 +171,7 @@ class ReorderedStruct(NamedTuple):
     nothing: object
 
 
-STRUCT = PrimitivesStruct(np.bool_(True), -7, 5, None)
+STRUCT = MixedStruct(np.bool_(True), -7, 5, None)
 REORDERED = ReorderedStruct(-7, np.bool_(True), 5, None)
 
 
@@ -182,7 +182,7 @@ REORDERED = ReorderedStruct(-7, np.bool_(True), 5, None)
         ({"given": tuple(STRUCT)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
         ({"given": REORDERED}, "given must be a NamedTuple of flag, .*, got a .*ReorderedStruct"),
         ({"given": STRUCT._replace(wide=np.int32(5))}, r"given.wide must be a int64 .* got a int32 scalar"),
-        ({"out": STRUCT}, r"argument out must be a float64 array .* got a .*PrimitivesStruct"),
+        ({"out": STRUCT}, r"argument out must be a float64 array .* got a .*MixedStruct"),
     ],
 )
 def test_wrong_argument_and_member_names_raise_type_error(any_runtime, arguments, message):
@@ -209,7 +209,7 @@ def test_an_integer_takes_the_type_of_its_parameter(any_runtime):
         ({"shared_mem": 300000}, "dynamic shared memory"),
     ],
 )
-def test_refused_launches(host_runtime, launch, message):
+def test_invalid_launch_sizes_are_refused(host_runtime, launch, message):
     with pytest.raises(ValueError, match=message):
         launch_scale(host_runtime, **launch)
 
@@ -223,9 +223,9 @@ def test_empty_grid_launches_nothing(any_runtime, requested_compilations, grid):
 def test_using_host_library_restores_the_library(host_runtime):
     other = HostLibrary(build_test_library("faults"))
     with using_host_library(other, "reverse"):
-        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
+        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=make_float32_ones(64))
     with pytest.raises(ImportError):
-        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
+        host_runtime.launch("faults", "deadlock", (True,), (1,), (64,), y=make_float32_ones(64))
     before = host_runtime.library("primitives")
     with using_host_library(before.path) as another:
         assert host_runtime.library("primitives") is another
@@ -237,7 +237,7 @@ def test_structs_are_passed_by_value(host_runtime):
     signature, names = launcher.list_kernel_parameters(host_runtime.library("primitives")._library)["copy_scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
-    ((first, end, dtype),) = launcher._find_structs(signature)
+    ((first, end, dtype),) = launcher._list_struct_layouts(signature)
     assert (first, end, dtype.itemsize) == (1, 5, 24)
     assert [dtype.fields[name][1] for name in dtype.names] == [0, 4, 8, 16]
     array = types.SimpleNamespace(data=types.SimpleNamespace(ptr=9))
@@ -251,7 +251,7 @@ def get_cached_kernel(device, kernel="scale"):
 
 
 def test_kernel_is_compiled_once_per_dtype(device_runtime, requested_compilations):
-    assert select_runtime(asarray(float32_ones())) is device_runtime
+    assert select_runtime(asarray(make_float32_ones())) is device_runtime
     launch_scale(device_runtime)
     kernel = get_cached_kernel(device_runtime)
     assert (launch_scale(device_runtime, factor=np.float32(3)) == 3).all()
@@ -260,15 +260,15 @@ def test_kernel_is_compiled_once_per_dtype(device_runtime, requested_compilation
     assert (options, filename, names) == (cache.OPTIONS, "primitives.cu", ("scale<float>",))
     assert "thirds[4]" in source
     assert "#include" not in source
-    launch_scale(device_runtime, float64_ones(), float64_ones(), np.float64(2), dtype=FLOAT64)
+    launch_scale(device_runtime, make_float64_ones(), make_float64_ones(), np.float64(2), dtype=FLOAT64)
     assert [names for _, _, names, _ in requested_compilations] == [("scale<float>",), ("scale<double>",)]
 
 
-def test_next_process_uses_the_cache(device_runtime, requested_compilations, monkeypatch, tmp_path):
+def test_new_runtime_uses_the_disk_cache(device_runtime, requested_compilations, monkeypatch, tmp_path):
     launch_scale(device_runtime)
     assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
     assert len(requested_compilations) == 1
-    monkeypatch.setattr(cupy_stand_in.DeviceContext, "compute_capability", "80")
+    monkeypatch.setattr(cupy_stand_in.DeviceStandIn, "compute_capability", "80")
     launch_scale(launcher.DeviceRuntime())
     assert len(requested_compilations) == 2
     (tmp_path / "parts_table.cuh").write_text("__constant__ const int thirds[4] = {0, 3, 6, 10};")
@@ -381,7 +381,7 @@ def test_launch_raises_limit_of_shared_memory(device_runtime):
             (FLOAT32,),
             (1,),
             (32,),
-            out=asarray(float32_ones()),
+            out=asarray(make_float32_ones()),
             shared_mem=shared_mem,
         )
         assert get_cached_kernel(device_runtime, "reverse_in_dynamic_memory").max_dynamic_shared_size_bytes == asked
@@ -399,7 +399,7 @@ def test_launcher_keeps_no_array_after_memory_error(device_runtime, monkeypatch,
     def refuse_memory(*_, **__):
         raise OutOfMemoryError("Out of memory allocating 512 bytes")
 
-    workspace = asarray(float32_ones())
+    workspace = asarray(make_float32_ones())
     kept = weakref.ref(workspace)
     with monkeypatch.context() as refusing:
         refusing.setattr(owner, method, refuse_memory)
@@ -437,6 +437,6 @@ assert not other.is_alive()
 """
 
 
-def test_interruptions_leave_the_lock_open():
+def test_interrupted_calls_release_the_lock():
     """In Python 3.14, `with lock:` fails to release the lock after almost every second interruption."""
     run_command(sys.executable, "-c", INTERRUPT_PROGRAM)

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import find_commit_number, skip_unless_available
+from host_kernels import find_selection_number, skip_unless_available
 
 from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
@@ -19,7 +19,7 @@ from trigraph.gpu.spills import (
     KERNELS,
     LocalMemoryUsage,
     compile_and_measure_memory,
-    describe_unexpected_usage,
+    describe_unexpected_local_memory,
 )
 
 
@@ -47,23 +47,23 @@ def compilation_futures(require_nvrtc, request):
 def test_only_listed_instances_spill(compilation_futures, family, architecture):
     usages = compilation_futures[family, architecture].result()
     assert set(usages) == set(INSTANCES[family])
-    assert describe_unexpected_usage(usages) == []
+    assert describe_unexpected_local_memory(usages) == []
 
 
 @pytest.mark.usefixtures("require_nvrtc")
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.slow] * (f == "dimenet")) for f in INSTANCES])
 def test_one_instance_of_every_kernel_compiles(family):
-    by_kernel, architecture = {}, ARCHITECTURES[find_commit_number() % len(ARCHITECTURES)]
+    by_kernel, architecture = {}, ARCHITECTURES[find_selection_number() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
-    turn = find_commit_number() // len(ARCHITECTURES)
+    turn = find_selection_number() // len(ARCHITECTURES)
     names = [instances[turn % len(instances)] for instances in by_kernel.values()]
     usages = compile_and_measure_memory(KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names
-    assert describe_unexpected_usage(usages) == []
+    assert describe_unexpected_local_memory(usages) == []
 
 
-def test_spill_lists_name_instances():
+def test_spill_lists_contain_only_existing_names():
     names = {name for instances in INSTANCES.values() for name in instances}
     assert {*spills.SPILLS} <= names
     assert {*spills.STACK_KERNELS} <= {name.split("<")[0] for name in names}
@@ -78,7 +78,7 @@ def test_spill_checks_use_the_launch_options():
 
 
 @pytest.mark.usefixtures("require_nvrtc")
-def test_spills_are_seen(tmp_path, monkeypatch):
+def test_unlisted_spills_and_stacks_are_reported(tmp_path, monkeypatch):
     source = tmp_path / "spilling.cu"
     source.write_text("""
 __global__ void __launch_bounds__(1024) spilling(const double* x, double* y) {
@@ -94,15 +94,15 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
     usages = compile_and_measure_memory(source, ["spilling", "plain"], "sm_90")
     assert usages["plain"] == LocalMemoryUsage(0, 0)
     assert usages["spilling"].spills > 0
-    assert describe_unexpected_usage(usages) == [f"spilling has {usages['spilling']}"]
-    assert describe_unexpected_usage({"indexed": LocalMemoryUsage(stack=8, spills=0)}) == [
+    assert describe_unexpected_local_memory(usages) == [f"spilling has {usages['spilling']}"]
+    assert describe_unexpected_local_memory({"indexed": LocalMemoryUsage(stack=8, spills=0)}) == [
         "indexed has LocalMemoryUsage(stack=8, spills=0)"
     ]
     monkeypatch.setitem(spills.SPILLS, "spilling", "it is a test")
-    assert describe_unexpected_usage({"spilling": LocalMemoryUsage(8, 151)}) == [
+    assert describe_unexpected_local_memory({"spilling": LocalMemoryUsage(8, 151)}) == [
         "spilling has LocalMemoryUsage(stack=8, spills=151)"
     ]
-    assert describe_unexpected_usage({"spilling": LocalMemoryUsage(8, 150)}) == []
+    assert describe_unexpected_local_memory({"spilling": LocalMemoryUsage(8, 150)}) == []
 
 
 def test_cupy_adds_only_known_compile_options(monkeypatch):

@@ -12,16 +12,16 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import find_commit_number
+from host_kernels import find_selection_number
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = FAMILIES[find_commit_number() % 5], ("race", "asan")[find_commit_number() // 5 % 2]
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[find_selection_number() % 5], ("race", "asan")[find_selection_number() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
 QUICK_BARRIERS = [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY]
-QUICK_BARRIERS = random.Random(find_commit_number()).sample(QUICK_BARRIERS, 2)
+QUICK_BARRIERS = random.Random(find_selection_number()).sample(QUICK_BARRIERS, 2)
 
 
 def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
@@ -33,12 +33,12 @@ def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
 @pytest.mark.parametrize("thread_order", sanitizers.ORDERS)
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), QUICK_VARIANT))
 def test_families_are_correct_in_every_thread_order(family, thread_order):
-    sanitizers.check_family(family, sanitizers.find_installed_library(family), thread_order)
+    sanitizers.check_family_results(family, sanitizers.find_installed_library(family), thread_order)
 
 
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "race"))
 def test_race_detector_reports_nothing(family):
-    sanitizers.check_family(family, sanitizers.build_library_with_barrier_switch(family, "race"), "random")
+    sanitizers.check_family_results(family, sanitizers.build_library_with_barrier_switch(family, "race"), "random")
 
 
 @pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "asan"))
@@ -61,5 +61,5 @@ def test_no_barrier_is_superfluous(family, file, number):
 
 
 if __name__ == "__main__":
-    sanitizers.check_family(sys.argv[1], sys.argv[2], "random")
+    sanitizers.check_family_results(sys.argv[1], sys.argv[2], "random")
     print("all right")

@@ -4,7 +4,7 @@ import cupy_stand_in
 import numpy as np
 import pytest
 import table_calls
-from cupy_stand_in import DeviceMisuse, asarray, draw_on_host_and_device, moved, ndarray, simulate_capture
+from cupy_stand_in import DeviceMisuse, asarray, draw_host_and_device_arguments, moved, ndarray, simulate_capture
 from table_calls import (
     FUNCTIONS,
     GRAPHS,
@@ -16,13 +16,13 @@ from table_calls import (
     select_graph_arguments,
 )
 
-from trigraph.backends.choice import supports_third, third_is_native
+from trigraph.backends.choice import is_bwd3_native, supports_bwd3
 from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 
 
 @pytest.mark.parametrize(
-    "name", [op.name for op in OPS_WITH_BWD3 if supports_third("gpu", op, draw_operator_arguments(op))]
+    "name", [op.name for op in OPS_WITH_BWD3 if supports_bwd3("gpu", op, draw_operator_arguments(op))]
 )
 def test_results_equal_gpu_host_bitwise(stand_in_cupy, name):
     """Results are on the arrays' device, whichever device is current, and bitwise identical to those of gpu-host.
@@ -31,7 +31,7 @@ def test_results_equal_gpu_host_bitwise(stand_in_cupy, name):
     """
     for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
         with stand_in_cupy.cuda.Device(device):
-            values, on_device = draw_on_host_and_device(NAMED[name], **sizes)
+            values, on_device = draw_host_and_device_arguments(NAMED[name], **sizes)
             for graph in select_graph_arguments(NAMED[name], on_device).values():
                 graph.prepare()
         expected = map_fields_to_arrays(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
@@ -60,7 +60,7 @@ def test_graphs_prepare_on_a_noncurrent_device(stand_in_cupy, graph):
 def test_new_graphs_are_ready_for_other_streams(stand_in_cupy):
     """Another stream may use a new graph immediately, because constructing and preparing a graph synchronises."""
     for op in (op for op in OPERATORS.values() if op.graph_kind):
-        values, on_device = draw_on_host_and_device(op)
+        values, on_device = draw_host_and_device_arguments(op)
         with stand_in_cupy.cuda.Stream():
             graphs = {n: moved(graph) for n, graph in select_graph_arguments(op, values).items()}
             for graph in graphs.values():
@@ -72,7 +72,7 @@ def test_new_graphs_are_ready_for_other_streams(stand_in_cupy):
 def test_index_arrays_give_warnings():
     """An index array in place of a graph object causes a warning, because each call sorts it and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
-    _, on_device = draw_on_host_and_device(op)
+    _, on_device = draw_host_and_device_arguments(op)
     expected = compute_fields(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
         results = compute_fields(op, {**on_device, "triplets": on_device["triplets"].index})
@@ -80,7 +80,7 @@ def test_index_arrays_give_warnings():
     assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
 
-def test_the_stand_in_is_strict(stand_in_cupy):
+def test_stand_in_reports_device_misuse(stand_in_cupy):
     """The stand-in raises an error for each misuse that would cause wrong results or an error on a device."""
     x = asarray(np.ones(3))
     with stand_in_cupy.cuda.Device(1), pytest.raises(DeviceMisuse, match="device 0 is used while device 1"):
@@ -109,9 +109,9 @@ def test_sum_of_many_rows_needs_several_launches(monkeypatch):
 @pytest.mark.usefixtures("stand_in_cupy")
 def test_arrays_of_several_devices_are_refused():
     op = OPERATORS["agg_weighted_n2n_bwd"]
-    values, on_device = draw_on_host_and_device(op)
+    values, on_device = draw_host_and_device_arguments(op)
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
-    with cupy_stand_in.DeviceContext(1):
+    with cupy_stand_in.DeviceStandIn(1):
         elsewhere = moved(values[first])
     with pytest.raises(ValueError, match="is on cuda"):
         compute_fields(op, {**on_device, first: elsewhere})
@@ -140,13 +140,13 @@ MOLECULE |= dict.fromkeys(("num_edges", "num_positions", "num_inputs"), 20) | {"
 def test_launches_do_not_grow_with_the_batch():
     """A batch of 256 molecules needs as many launches as one molecule, plus at most one for a sum over all edges."""
     for name, op in NAMED.items():
-        if op.order > 2 and not third_is_native("gpu", name):
+        if op.order > 2 and not is_bwd3_native("gpu", name):
             continue
         counts = []
         symbols = {*op.definition.symbols, *(op.graph_kind.sizes if op.graph_kind else ())}
         for molecules in (1, 256):
             sizes = {s: n * molecules for s, n in MOLECULE.items() if s in symbols}
-            _, values = draw_on_host_and_device(op, **sizes)
+            _, values = draw_host_and_device_arguments(op, **sizes)
             for graph in select_graph_arguments(op, values).values():
                 graph.prepare()
             before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True

@@ -25,7 +25,7 @@ def test_shared_declarations_become_references(declaration, rewritten):
     assert rewrite_shared_declarations(declaration).startswith(rewritten)
 
 
-def test_rewrite_keeps_lines():
+def test_rewrite_keeps_line_count():
     rewritten = rewrite_shared_declarations("__shared__ T\n    x[8 +\n 1]\n;")
     assert rewritten.splitlines()[0] == 'T (&x)[8 + 1] = ::cuda_host::get_static_shared_array<T[8 + 1], 1>("x");'
     assert rewritten.count("\n") == 3

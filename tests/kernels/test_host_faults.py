@@ -17,7 +17,7 @@ from sanitizers import run_with_address_sanitizer
 from trigraph.gpu.launcher import KernelError, select_runtime, using_host_library
 
 
-def launch_case(kernel, right, case):
+def launch_fault_case(kernel, right, case):
     host_runtime = select_runtime(np.empty(0))
     arguments = {name: copy.copy(value) for name, value in case.args.items()} | {"shared_mem": case.shared_mem}
     host_runtime.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **arguments)
@@ -88,7 +88,7 @@ ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel i
 }
 
 
-def test_every_kernel_is_tested():
+def test_every_faulty_kernel_has_a_case():
     kernels = {name.split("<")[0] for name in INSTANCES["faults"]}
     assert kernels == {*RACES, *SCHEDULE, *ASAN}
 
@@ -97,9 +97,9 @@ def test_every_kernel_is_tested():
 def test_race_build_reports_races_and_invalid_accesses(race_faults_library, thread_order, kernel):
     case = RACES[kernel]
     with using_host_library(race_faults_library, thread_order, seed=5):
-        launch_case(kernel, True, case)
+        launch_fault_case(kernel, True, case)
         with pytest.raises(KernelError) as caught:
-            launch_case(kernel, False, case)
+            launch_fault_case(kernel, False, case)
     message = str(caught.value)
     assert re.search(case.says, message), message
     lines = (HERE / "faults.cu").read_text().splitlines()
@@ -116,15 +116,15 @@ def test_every_build_reports_synchronization_faults(fast_faults_library, race_fa
         with using_host_library(build, thread_order, seed=5):
             for _ in range(2):  # a failed launch must not affect the next one
                 with pytest.raises(KernelError, match=case.says):
-                    launch_case(kernel, False, case)
-            launch_case(kernel, True, case)
+                    launch_fault_case(kernel, False, case)
+            launch_fault_case(kernel, True, case)
 
 
 def test_many_seeds_give_no_false_alarm(race_faults_library):
     for seed in range(20):
         with using_host_library(race_faults_library, "random", seed):
             for kernel, case in {**RACES, **SCHEDULE}.items():
-                launch_case(kernel, True, case)
+                launch_fault_case(kernel, True, case)
 
 
 def test_address_sanitizer_reports_each_memory_fault():
@@ -144,14 +144,14 @@ def launch_right_kernels(path):
     for order in ("forward", "reverse", "random"):
         with using_host_library(path, order):
             for kernel, case in {**RACES, **SCHEDULE, **ASAN}.items():
-                launch_case(kernel, True, case)
+                launch_fault_case(kernel, True, case)
                 with pytest.raises(KernelError):
-                    launch_case("deadlock", False, SCHEDULE["deadlock"])
+                    launch_fault_case("deadlock", False, SCHEDULE["deadlock"])
 
 
 def launch_wrong_kernel(path, kernel):
     with using_host_library(path):
-        launch_case(kernel, False, ASAN[kernel])
+        launch_fault_case(kernel, False, ASAN[kernel])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trigraph.gpu.instances import set_tensor_cores
-from trigraph.gpu.products import Columns, multiply_chunks
+from trigraph.gpu.products import ColumnRange, multiply_chunks
 from trigraph.gpu.sums import ROWS, KernelLauncher
 
 # (rows, depth, width), with full and partial tiles in each direction and every tile width.
@@ -29,7 +29,7 @@ def multiply_in_chunks(left, right):
     return total
 
 
-def assert_product(got, left, right, exact):
+def assert_product_is_accurate(got, left, right, exact):
     """Assert bitwise equality with `multiply_in_chunks` if `exact`, else an error of at most 3 eps * sum |terms|."""
     if exact:
         assert got.tobytes() == multiply_in_chunks(left, right).tobytes()
@@ -55,7 +55,7 @@ def test_matmul_is_accurate_for_all_shapes(tensor_cores, dtype):
         left = draw_matrix(rows, depth, dtype=dtype, shift=shift)
         right = draw_matrix(depth, width, dtype=dtype, shift=shift)
         out = kernels.matmul(left, right)
-        assert_product(out, left, right, exact)
+        assert_product_is_accurate(out, left, right, exact)
         again = kernels.matmul(left, np.asfortranarray(right), out=np.ones_like(out), add=True)
         assert again.tobytes() == (1 + out).tobytes()
         # The result of a row depends neither on the number of rows nor on non-finite values in other rows.
@@ -66,17 +66,17 @@ def test_matmul_is_accurate_for_all_shapes(tensor_cores, dtype):
         assert few[1].tobytes() == out[::2].tobytes()
 
 
-def test_product_rows_are_accurate(tensor_cores):
+def test_chunk_products_are_accurate(tensor_cores):
     kernels = KernelLauncher("gemnet", np.empty(0, np.float32))
     for rows, y, z in [(300, 4, 64), (256, 17, 33), (40, 64, 132), (257, 65, 40), (513, 130, 64), (16, 32, 130)]:
         left, right = draw_matrix(rows, y), draw_matrix(rows, z)
         wide = y > 16 and z > 32
         for number, product in enumerate(multiply_chunks(kernels, left, right)):
             part = slice(number * ROWS, (number + 1) * ROWS)
-            assert_product(product, left[part].T, right[part], exact=wide and not tensor_cores)
+            assert_product_is_accurate(product, left[part].T, right[part], exact=wide and not tensor_cores)
         # Repeat the product with factors that are column ranges of wider matrices.
         more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
-        again = multiply_chunks(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
+        again = multiply_chunks(kernels, ColumnRange(more[0], 3, y), ColumnRange(more[1], 3, z))
         assert again.tobytes() == multiply_chunks(kernels, left, right).tobytes()
 
 

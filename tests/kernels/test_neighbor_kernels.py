@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sanitizers
-from neighbor_cases import CUTOFF, draw_batch, find_edges_on_cpu
+from neighbor_cases import CUTOFF, draw_structure_batch, find_edges_on_cpu
 
 from trigraph.gpu.cache import KERNELS
 from trigraph.gpu.host.build import build_host_library
@@ -73,7 +73,7 @@ def check_random_batches(seeds):
     total = 0
     for seed in seeds:
         dtype, index = ((np.float32, np.float64)[seed // 2 % 2], (np.int32, np.int64)[seed // 4 % 2])
-        given = draw_batch(seed, dtype)
+        given = draw_structure_batch(seed, dtype)
         expected = find_edges_on_cpu(*given)
         number, atoms = len(expected), len(given[0])
         rows, _, counts, arrays, shifts, fits = search_with_kernels(

@@ -11,7 +11,7 @@ from table_calls import assert_accurate
 
 import trigraph
 from trigraph import cli
-from trigraph.checks import bind_sizes, evaluate_shape
+from trigraph.checks import evaluate_shape, find_symbol_sizes
 from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
@@ -40,7 +40,7 @@ def run_athena_program(program, folder, case, status=0):
     return programs.run_command(program, folder / "case", folder / "results", status=status)
 
 
-def rebuild_graph(case):
+def convert_case_to_csc(case):
     senders, edges = case["adj_ja"] - 1
     return trigraph.CSC(case["adj_ia"] - 1, senders, case["features"].shape[1], edges, case["coords"].shape[1])
 
@@ -77,16 +77,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
+def test_athena_program_agrees_with_judge(athena_program, tmp_path, name):
     case = CASES[name]
     run_athena_program(athena_program, tmp_path, case)
     numbers = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
     values = {n: case[name].T.copy() for n, name in names.items()}
-    values |= {"graph": rebuild_graph(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
+    values |= {"graph": convert_case_to_csc(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
     for op in map(OPERATORS.get, OPERATOR_NAMES):
         arguments, got = {n: values[n] for n in op.parameter_names}, {}
-        sizes = bind_sizes(op, arguments)
+        sizes = find_symbol_sizes(op, arguments)
         for field in op.fields:
             shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
@@ -95,33 +95,35 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
     assert not len(numbers)
 
 
-def change_element(name, position, value):
+def change_case_element(name, position, value):
     array = CASES["permuted edges"][name].copy()
     array[position] = value
     return {name: array}
 
 
-def lengthen_array(name):
+def double_array_length(name):
     return {name: np.repeat(CASES["permuted edges"][name], 2, axis=0)}
 
 
 REFUSED = {
-    "gno_kernel_eval: coords has shape (6, 156); expected (coord_dim, num_edges) = (3, 156)": lengthen_array("coords"),
+    "gno_kernel_eval: coords has shape (6, 156); expected (coord_dim, num_edges) = (3, 156)": double_array_length(
+        "coords"
+    ),
     "gno_kernel_eval: kernel_params has shape (188, 1); expected (kernel_hidden*(coord_dim + 1 + f_out*f_in) + "
-    "f_out*f_in, 1) = (94, 1)": lengthen_array("params"),
-    "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": lengthen_array("up_agg"),
-    "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": lengthen_array("adj_ia"),
-    "gno_aggregate: adj_ia(1) is 0; expected 1": change_element("adj_ia", 0, 0),
-    "gno_aggregate: adj_ia decreases; expected nondecreasing offsets": change_element("adj_ia", 3, 200),
-    "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": change_element(
+    "f_out*f_in, 1) = (94, 1)": double_array_length("params"),
+    "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": double_array_length("up_agg"),
+    "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": double_array_length("adj_ia"),
+    "gno_aggregate: adj_ia(1) is 0; expected 1": change_case_element("adj_ia", 0, 0),
+    "gno_aggregate: adj_ia decreases; expected nondecreasing offsets": change_case_element("adj_ia", 3, 200),
+    "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": change_case_element(
         "adj_ia", 8, 158
     ),
-    "gno_aggregate: adj_ja(1, :) has a neighbour outside 1 to num_v = 8": change_element("adj_ja", (0, 5), 9),
-    "gno_aggregate: adj_ja(2, :) has an edge outside 1 to num_edges = 156": change_element("adj_ja", (1, 155), 0),
+    "gno_aggregate: adj_ja(1, :) has a neighbour outside 1 to num_v = 8": change_case_element("adj_ja", (0, 5), 9),
+    "gno_aggregate: adj_ja(2, :) has an edge outside 1 to num_edges = 156": change_case_element("adj_ja", (1, 155), 0),
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_wrong_arguments_are_named(athena_program, tmp_path, message):
+def test_wrong_athena_arguments_stop_with_message(athena_program, tmp_path, message):
     done = run_athena_program(athena_program, tmp_path, CASES["permuted edges"] | REFUSED[message], status=1)
     assert f"ERROR STOP {message}\n" in done.stderr

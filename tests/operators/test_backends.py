@@ -25,7 +25,7 @@ import trigraph
 from trigraph import pyref, results
 from trigraph.backends import BACKENDS, FUNCTIONS, front_door, get_backend_function, third
 from trigraph.checks import evaluate_shape, find_choice_index
-from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, result_type
+from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate_expression, result_type
 
 # The GPU backend shares its functions with gpu-host, which every machine can import.
 IMPORTABLE = (*CPU_BACKENDS, "gpu")
@@ -65,7 +65,7 @@ def test_backends_have_the_public_signatures(backend):
         assert callable(getattr(module, op.name))
 
 
-def test_docstring_names_everything():
+def test_operator_docstrings_name_arguments_and_fields():
     for op in OPS:
         text = getattr(trigraph, op.name).__doc__
         parameters, returns = text.split("Parameters\n----------\n")[1].split("Returns\n-------\n")
@@ -83,7 +83,7 @@ def test_docstring_names_everything():
 # Calls and result types (`trigraph verify` checks the values)
 
 
-def test_positional_and_keyword_calls():
+def test_positional_and_keyword_calls_agree():
     for (op,) in (each.values for each in EACH_OPERATOR):
         values, function = draw_operator_arguments(op), FUNCTIONS[op.name]
         expected = compute_fields(op, values)
@@ -99,7 +99,7 @@ FAST_PATH_OPERATORS = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.va
 
 
 @pytest.mark.parametrize("op", FAST_PATH_OPERATORS)
-def test_the_default_is_the_fast_path(op, monkeypatch):
+def test_default_backend_is_fortran(op, monkeypatch):
     values = draw_operator_arguments(op)
     called = []
 
@@ -206,9 +206,9 @@ def test_expressions_of_definitions_can_be_evaluated(definition):
         sizes = typical_symbol_values(definition, k)
         for a in definition.inputs + definition.outputs:
             assert all(n >= 1 for n in evaluate_shape(a, sizes))
-        operations = [evaluate(e, sizes) for e in definition.operations]
+        operations = [evaluate_expression(e, sizes) for e in definition.operations]
         assert 0 < operations[0] < operations[1] < operations[2]
-        assert evaluate(definition.terms, sizes) > 0
+        assert evaluate_expression(definition.terms, sizes) > 0
     zero = typical_symbol_values(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
     zero |= {f"has_{n}": 0 for n in definition.optional_names}
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
@@ -234,7 +234,7 @@ ALLOWED_IMPORTS = {
 }
 
 
-def list_imports(text):
+def list_trigraph_imports(text):
     """Return the parts of trigraph that a source file imports, that is, the words after `trigraph.` in module names."""
     names = []
     for node in ast.walk(ast.parse(text)):
@@ -253,7 +253,7 @@ def test_packages_import_only_lower_packages(package):
     sources = [*(top / package).rglob("*.py"), *top.glob(f"{package}.py")]
     assert sources
     for path in sources:
-        assert list_imports(path.read_text()) <= ALLOWED_IMPORTS[package] | {package}, path
+        assert list_trigraph_imports(path.read_text()) <= ALLOWED_IMPORTS[package] | {package}, path
 
 
 def test_no_import_cycles():

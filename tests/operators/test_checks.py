@@ -39,7 +39,7 @@ from table_errors import (
     describe_shape,
     find_blamed_array,
     find_defined_symbol,
-    find_sizes,
+    find_symbol_sizes,
     format_tuple,
     list_wrong_values,
     make_indivisible_axis_pattern,
@@ -61,7 +61,7 @@ def test_every_array_attribute_is_classified():
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_wrong_size_on_each_axis(op, array):
+def test_wrong_axis_lengths_are_refused(op, array):
     for change in (1, -1):
         good = draw_operator_arguments(op)
         for axis in range(len(array.dims)):
@@ -71,10 +71,10 @@ def test_wrong_size_on_each_axis(op, array):
             symbol = find_defined_symbol(op, array, axis)
             if symbol is None:
                 free = {find_defined_symbol(op, array, later) for later in range(axis + 1, len(array.dims))}
-                expected = describe_shape(array, find_sizes(op, good), free)
+                expected = describe_shape(array, find_symbol_sizes(op, good), free)
                 text = f"{array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
-                text = make_indivisible_axis_pattern(op, array, tuple(shape), axis, find_sizes(op, good))
+                text = make_indivisible_axis_pattern(op, array, tuple(shape), axis, find_symbol_sizes(op, good))
             elif (other := find_blamed_array(op, array, symbol)) is not None:
                 text = re.compile(rf"{other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*")
             else:
@@ -84,7 +84,7 @@ def test_wrong_size_on_each_axis(op, array):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_sizes_beyond_their_limits(op, array):
+def test_sizes_beyond_symbol_limits_are_refused(op, array):
     good = draw_operator_arguments(op)
     for axis in range(len(array.dims)):
         symbol = find_defined_symbol(op, array, axis)
@@ -92,14 +92,14 @@ def test_sizes_beyond_their_limits(op, array):
         invalid_sizes = [limits.minimum - 1] if limits and limits.minimum else []
         invalid_sizes += [limits.maximum + 1] if limits and limits.maximum else []
         for size in invalid_sizes:
-            sizes = find_sizes(op, good) | {symbol: size}
+            sizes = find_symbol_sizes(op, good) | {symbol: size}
             bad = np.ones(evaluate_shape(array, sizes))
             text = make_indivisible_axis_pattern(op, array, bad.shape, axis, sizes)
             assert_refused(op, good | {array.name: bad}, ValueError, text)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_wrong_rank(op, array):
+def test_arrays_of_wrong_rank_are_refused(op, array):
     good = draw_operator_arguments(op)
     value = good[array.name]
     column = () if array.column else (value[..., None],)
@@ -109,12 +109,12 @@ def test_wrong_rank(op, array):
         if array.name in [a.name for a in op.definition.inputs]:  # the message omits sizes defined by this array
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
-            text = start + describe_shape(array, find_sizes(op, good)) + end
+            text = start + describe_shape(array, find_symbol_sizes(op, good)) + end
         assert_refused(op, good | {array.name: np.asarray(bad)}, ValueError, text)
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
-def test_graph_of_other_sizes(op):
+def test_graphs_of_other_sizes_are_refused(op):
     good = draw_operator_arguments(op)
     plain = {dim for a in op.arguments for dim in a.dims}
     for symbol in op.graph_kind.sizes:
@@ -123,7 +123,7 @@ def test_graph_of_other_sizes(op):
         )
         assert op.graph_kind.find_attribute(symbol, graphs) > op.graph_kind.find_attribute(symbol, good)
         if symbol in plain:
-            first = next(a for a in op.binding_order if symbol in a.dims)
+            first = next(a for a in op.size_binding_order if symbol in a.dims)
             start = f"{first.name} has shape {good[first.name].shape}; expected ("
             text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph_kind.find_attribute(symbol, graphs)}\b.*\)")
             assert_refused(op, good | graphs, ValueError, text)
@@ -137,7 +137,7 @@ DTYPES = [np.int32, np.int64, np.bool_, np.float16, np.longdouble, np.complex128
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_wrong_dtype(op, array):
+def test_arrays_of_wrong_dtype_are_refused(op, array):
     good = draw_operator_arguments(op)
     for dtype in DTYPES:
         bad = np.ones(good[array.name].shape, dtype)
@@ -147,11 +147,11 @@ def test_wrong_dtype(op, array):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_mixed_dtypes(op, array):
+def test_mixed_array_dtypes_are_refused(op, array):
     for own, rest in (("float32", "float64"), ("float64", "float32")):
         values = draw_operator_arguments(op, rest)
         values[array.name] = values[array.name].astype(own)
-        first, *later = op.binding_order
+        first, *later = op.size_binding_order
         if array.name != first.name:
             text = f"{array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
         elif later:
@@ -163,9 +163,9 @@ def test_mixed_dtypes(op, array):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_arguments_that_are_not_arrays(op, array):
+def test_arguments_other_than_arrays_are_refused(op, array):
     good = draw_operator_arguments(op)
-    value, first = good[array.name], op.binding_order[0].name
+    value, first = good[array.name], op.size_binding_order[0].name
     bad = [value.tolist(), memoryview(value), np.ma.masked_array(value), "text", 1, 1.0, np.float64(1), object(), type]
     if value.ndim == 2:
         bad += [value.view(np.matrix), sparse.csr_array(value)]
@@ -193,13 +193,13 @@ FakeCudaArray.__name__, FakeCudaArray.__module__ = "ndarray", "cupy"
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_arrays_of_the_wrong_device(op, array):
+def test_arrays_on_wrong_device_are_refused(op, array):
     good, of_numpy = draw_operator_arguments(op), "is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     for backend in CPU_BACKENDS:
         text = f"{array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
         assert_refused(op, good | {array.name: FakeCudaArray(good[array.name])}, TypeError, text, backend=backend)
     device = {name: FakeCudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
-    first, *later = op.binding_order
+    first, *later = op.size_binding_order
     if len(op.arguments) > 1:  # one device array makes gpu the default backend
         assert_refused(op, device | {array.name: good[array.name]}, TypeError, f"{array.name} {of_numpy}")
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
@@ -209,7 +209,7 @@ def test_arrays_of_the_wrong_device(op, array):
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
-def test_graph_of_the_wrong_device(op):
+def test_graphs_on_wrong_device_are_refused(op):
     good = draw_operator_arguments(op)
     device = {name: FakeCudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     name = op.graph_kind.arguments[0].name
@@ -274,7 +274,7 @@ def test_wrong_extrema_locations_are_refused(op, array):
         text = f"{name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
         assert_refused(op, good | {name: good[name].astype(dtype)}, TypeError, text)
     shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
-    text = f"{name} has shape {shape}; expected {describe_shape(array, find_sizes(op, good))}"
+    text = f"{name} has shape {shape}; expected {describe_shape(array, find_symbol_sizes(op, good))}"
     assert_refused(op, good | {name: np.zeros(shape, np.int64)}, ValueError, text)
     graph = good["graph"]
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
@@ -288,7 +288,7 @@ def test_wrong_extrema_locations_are_refused(op, array):
 @pytest.mark.parametrize(
     "op", [p for p in EACH_OPERATOR if p.values[0].order >= 2 and p.values[0].definition.optional_names]
 )
-def test_cotangent_of_absent_input(op):
+def test_cotangents_of_absent_inputs_are_refused(op):
     for a in op.definition.inputs:
         if a.optional:
             good = draw_operator_arguments(op, setting={a.name: None})
@@ -344,7 +344,7 @@ def test_column_inputs_give_the_flat_results(op, array):
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
-def test_graph_of_the_wrong_type(op):
+def test_objects_other_than_graphs_are_refused(op):
     good = draw_operator_arguments(op)
     arrays = tuple(op.graph_kind.find_attribute(name, good) for name, _ in op.graph_kind.forward)
     for argument in op.graph_kind.arguments:
@@ -381,7 +381,7 @@ def test_malformed_calls_raise_type_error():
             assert_call_refused(".* keyword argument 'wrt'", **good, wrt=None)
 
 
-def test_the_sum_over_triplets_takes_the_basis_by_its_name():
+def test_agg_edge_to_edge_refuses_rbf_keyword():
     """If num_spherical is 1, both results of `radial_basis` have the required shape, but only sbf_rad is accepted."""
     basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), num_spherical=1)
     assert basis.rbf.shape == basis.sbf_rad.shape
@@ -474,7 +474,7 @@ def test_odd_values_give_results_or_named_errors(op):
             assert text is None or text.startswith(f"{op.name}: "), (name, value)
 
 
-def test_results_do_not_have_the_dtype_object_of_an_argument():
+def test_results_drop_dtype_metadata_of_arguments():
     function, plain = FUNCTIONS["basis_embedding_radial_fwd"], np.ones((5, 3))
     assert function(plain.astype(np.dtype("f8", metadata={"unit": "eV"})), plain).dtype.metadata is None
 
@@ -483,7 +483,7 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
-def test_wrong_output_arrays(op, field):
+def test_wrong_output_arrays_are_refused(op, field):
     good, name, label = draw_operator_arguments(op), field.name, f"out[{field.name!r}]"
     keywords = {"wrt": name} if op.accepts_wrt else {}
     shape = compute_fields(op, good, **keywords)[name].shape
@@ -500,7 +500,7 @@ def test_wrong_output_arrays(op, field):
     for dtype in (np.float32, np.int32, right.newbyteorder()):
         bad = np.empty(shape, dtype)
         assert_out_refused(TypeError, f"has dtype {bad.dtype}; expected {right}", bad)
-    numbers = describe_shape(field, find_sizes(op, good))
+    numbers = describe_shape(field, find_symbol_sizes(op, good))
     for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
         assert_out_refused(ValueError, f"has shape {bad}; expected {numbers}", np.empty(bad, right))
     strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]
@@ -516,7 +516,7 @@ def test_wrong_output_arrays(op, field):
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
-def test_output_overlapping_an_input(op, field):
+def test_outputs_overlapping_inputs_are_refused(op, field):
     good, name = draw_operator_arguments(op), field.name
     shape = compute_fields(op, good)[name].shape
     for a in op.select_present_arguments(good):
@@ -535,7 +535,7 @@ def test_output_overlapping_an_input(op, field):
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
-def test_overlapping_outputs(op):
+def test_overlapping_outputs_are_refused(op):
     good = draw_operator_arguments(op)
     shapes = {name: value.shape for name, value in compute_fields(op, good).items()}
     for first, second in zip(list(shapes), list(shapes)[1:], strict=False):
@@ -547,7 +547,7 @@ def test_overlapping_outputs(op):
         assert not memory.any()
 
 
-def test_unknown_output_fields():
+def test_unknown_output_fields_are_refused():
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw_operator_arguments(op)
         names = list(compute_fields(op, good))

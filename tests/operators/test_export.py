@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from library_programs import array_pointer, compile_and_run_fortran, read_config
-from mutated_sources import assert_mutation_fails, write_mutated
+from library_programs import array_pointer, compile_and_run_fortran, read_trigraph_config
+from mutated_sources import assert_tests_detect_mutation, write_mutated_sources
 from programs import run_command
 
 import trigraph
@@ -27,7 +27,7 @@ from trigraph.backends import LIBRARY_BY_BACKEND
 from trigraph.checks import bind_arguments, check_arguments
 from trigraph.fortran import calls, interface, levels
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
-from trigraph.table import DEFINITIONS, OPERATORS, evaluate
+from trigraph.table import DEFINITIONS, OPERATORS, evaluate_expression
 from trigraph.verification.cases import build_case, list_variants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,9 @@ def check_and_call_c_function(library, op, case, arguments, wrt=None):
         assert function(*passed[:place], ctypes.c_double(np.nan), *passed[place + 1 :]) == WRONG_NUMBER
     lengths = dict((*op.graph_kind.forward, *op.graph_kind.fast, *op.graph_kind.reverse)) if op.graph_kind else {}
     for place, name in enumerate(order.graph, len(scalars) + 1):
-        stop = evaluate(interface.UPPER_BOUNDS.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
+        stop = evaluate_expression(
+            interface.UPPER_BOUNDS.get(name, lengths[name]), {n: size.value for n, size in scalars.items()}
+        )
         array, absent = arrays[name], op.graph_kind.find_attribute(name, arguments) is None
         for wrong in () if absent or not array.size or name == "reverse_edge" else (-1, stop):
             for at in (0, -1):
@@ -122,15 +124,15 @@ def yield_cases(definition, dtype, index):
             yield build_case(definition, replace(variant, index=index), dtype, 0)
 
 
-def yield_typed_cases(definition):
+def yield_cases_of_all_dtypes(definition):
     """Yield cases of a definition for all dtypes of numbers and indices."""
     for dtype, index in itertools.product(("float32", "float64"), (np.int32, np.int64)):
         yield from yield_cases(definition, dtype, index)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_c_functions_give_the_packages_bits(fortran_library, definition):
-    for case in yield_typed_cases(definition):
+def test_c_functions_equal_package_bitwise(fortran_library, definition):
+    for case in yield_cases_of_all_dtypes(definition):
         for op, arguments in yield_operators_with_arguments(definition, case):
             expected = getattr(trigraph.fortran, op.name)(**arguments)
             for name, array in check_and_call_c_function(fortran_library, op, case, arguments).items():
@@ -138,7 +140,7 @@ def test_c_functions_give_the_packages_bits(fortran_library, definition):
                 assert array.tobytes() == reference.tobytes(), (op.name, name, case.dtype)
 
 
-def test_the_library_has_no_symbol_of_python():
+def test_library_needs_no_python_symbols():
     for path in [*(PACKAGE / "fortran").glob("libtrigraph*.so")]:
         assert not re.search(r"\bU _?Py", run_command("nm", "-D", path).stdout), path
 
@@ -168,7 +170,7 @@ def test_c_functions_set_threads_and_levels(fortran_library, tmp_path):
         'printf("%s %d %d", level ? level : "none", trigraph_get_num_threads(), '
         "trigraph_gno_kernel_fwd_f32(0, 0, 1, 1, 1, 1, &x, &x, &x)); }\n"
     )
-    run_command("cc", source, *read_config("--include", "--libs"), "-o", tmp_path / "level")
+    run_command("cc", source, *read_trigraph_config("--include", "--libs"), "-o", tmp_path / "level")
     for level, expected in ((levels.list_runnable_levels()[0], "0"), ("v9", f"{NO_LEVEL}")):
         environment = {"TRIGRAPH_CPU_LEVEL": level, "OMP_NUM_THREADS": "3"}
         name = level if expected == "0" else "none"
@@ -200,7 +202,7 @@ def test_refused_memory_has_a_status(fortran_library):
 def test_wrong_locations_of_extrema_are_refused(fortran_library):
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     op, seen = OPERATORS["agg_weighted_n2n_bwd"], 0
-    for case in yield_typed_cases(definition):
+    for case in yield_cases_of_all_dtypes(definition):
         for _, arguments in (o for o in yield_operators_with_arguments(definition, case) if o[0] is op):
             scalars, arrays, results, _ = prepare_c_arguments(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
@@ -244,18 +246,18 @@ TEST_SELECTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", MUTATIONS)
-def test_mutations_are_found(tmp_path, wrong):
+def test_mutations_of_c_interface_are_found(tmp_path, wrong):
     package = levels.LIBRARY.parent
     for path in package.glob("libtrigraph_v*.so"):
         (tmp_path / path.name).symlink_to(path)
     run_command(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
     run_command(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
     *mutation, test = MUTATIONS[wrong]
-    write_mutated([package / "interface.c", tmp_path / "interface.inc"], tmp_path, mutation)
+    write_mutated_sources([package / "interface.c", tmp_path / "interface.inc"], tmp_path, mutation)
     library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
     use_library = 'import os; os.environ["WRONG_LIBRARY"] = sys.argv[1]'
-    assert_mutation_fails(library, use_library, __file__, TEST_SELECTIONS[test], bool(wrong))
+    assert_tests_detect_mutation(library, use_library, __file__, TEST_SELECTIONS[test], bool(wrong))
 
 
 # Procedures with graphs and optional arguments
@@ -263,7 +265,7 @@ def test_mutations_are_found(tmp_path, wrong):
 CONTINUATION = ", &\n"
 
 
-def write_fortran_bridge(op):
+def make_fortran_bridge_code(op):
     """Return Fortran code of a C function that calls a procedure (real(dp), int64) with the non-NULL arguments.
 
     The last dimension of argument number `wrong` is one too large.
@@ -276,7 +278,7 @@ def write_fortran_bridge(op):
     lines += ["use trigraph_kinds", "use trigraph_graphs", f"use trigraph_{op.family}_calls, only: {op.name}"]
     lines += ["implicit none", f"integer(c_int), value :: wrong, num_threads, {', '.join(order.dims)}"]
     lines += [f"real(c_double), value :: {n}" for n in order.numbers] + ["integer(c_int) :: status"]
-    lines += [f"integer(i64) :: of_{n}({graph_array_length(op, n)})" for n in order.graph]
+    lines += [f"integer(i64) :: of_{n}({format_graph_array_length(op, n)})" for n in order.graph]
     lines += [f"type(c_ptr), value :: at_{d.name}" for d in arrays]
     lines += [
         f"{d.kind}, pointer, contiguous :: {d.name}({', '.join(':' * len(d.shape))})".replace(", )", ")")
@@ -313,7 +315,7 @@ def write_fortran_bridge(op):
     return "\n".join([*lines, f"end function call_{op.name}", ""])
 
 
-def graph_array_length(op, name):
+def format_graph_array_length(op, name):
     """Return a Fortran expression for the length of a graph array, which is 1 if an optional graph is absent."""
     lengths = dict(op.graph_kind.forward + op.graph_kind.fast + op.graph_kind.reverse)
     graph = op.graph_kind.paths.get(name, ("graph.",))[0].partition(".")[0]
@@ -322,15 +324,17 @@ def graph_array_length(op, name):
 
 @pytest.fixture(scope="module")
 def bridge_library(tmp_path_factory):
-    """Build the functions of `write_fortran_bridge`; return their library."""
+    """Build the functions of `make_fortran_bridge_code`; return their library."""
     source = tmp_path_factory.mktemp("bridges") / "bridges.f90"
-    source.write_text("\n".join(map(write_fortran_bridge, calls.EXPORTED.values())))
+    source.write_text("\n".join(map(make_fortran_bridge_code, calls.EXPORTED.values())))
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
-    run_command("gfortran", *flags, source, *read_config("--include", "--libs"), "-o", source.with_suffix(".so"))
+    run_command(
+        "gfortran", *flags, source, *read_trigraph_config("--include", "--libs"), "-o", source.with_suffix(".so")
+    )
     return ctypes.CDLL(str(source.with_suffix(".so")))
 
 
-def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
+def call_fortran_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     """Call a procedure without the arguments that are None; return its status and results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     graph = order_arguments(op, SHIM_SETS["fast"]).graph
@@ -346,12 +350,12 @@ def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, definition):
+def test_fortran_procedures_equal_c_interface_bitwise(fortran_library, bridge_library, definition):
     for case in yield_cases(definition, "float64", np.int64):
         for op, arguments in yield_operators_with_arguments(definition, case):
             without_cotangents = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (without_cotangents, op.fields[-1].name if op.accepts_wrt else None)):
-                status, results = call_procedure(bridge_library, op, case, given, wrt and (wrt,))
+                status, results = call_fortran_procedure(bridge_library, op, case, given, wrt and (wrt,))
                 assert status == 0, (op.name, case.name)
                 expected = check_and_call_c_function(fortran_library, op, case, given, wrt and (wrt,))
                 assert results.keys() == expected.keys()
@@ -359,7 +363,7 @@ def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, 
                     assert array.tobytes() == expected[name].tobytes(), (op.name, name, case.name)
             for place, d in enumerate(calls.list_dummy_arguments(op, "f64", "i64"), 1):
                 if d.shape and (d.intent == "inout" or arguments.get(d.table_entry.name) is not None):
-                    status, results = call_procedure(bridge_library, op, case, arguments, wrong=place)
+                    status, results = call_fortran_procedure(bridge_library, op, case, arguments, wrong=place)
                     absent = d.intent == "inout" and d.table_entry.name not in results
                     assert status < 0 or absent, (op.name, d.name, status)
                     assert status == 0 or all((array == -7).all() for array in results.values())
@@ -409,7 +413,7 @@ def test_wrong_arguments_have_their_number_as_status(tmp_path):
     assert [int(word) for word in compile_and_run_fortran(tmp_path, CALLS_PROGRAM).split()] == expected
 
 
-def test_constants_are_the_positions_of_choices():
+def test_choice_constants_are_positions_of_choices():
     text, header = ((PACKAGE / "include" / name).read_text() for name in ("choices.f90", "trigraph.h"))
     expected = {"mha_gat_n2n_activation_leakyrelu": 2, "agg_weighted_n2n_op_max": 3, "agg_edge_to_edge_exclude_none": 0}
     for name, value in expected.items():
@@ -417,7 +421,7 @@ def test_constants_are_the_positions_of_choices():
         assert f" TRIGRAPH_{name.upper()} = {value},\n" in header
 
 
-def write_c_pointer(op, real, index):
+def make_c_pointer_declaration(op, real, index):
     """Return C code that initialises a pointer with a function; its type is that of the arguments in the table."""
     order, number, whole = order_arguments(op, SHIM_SETS["fast"]), C_TYPES[real], C_TYPES[index or "i64"]
     numbers = {n: f"{whole if n in order.integers else number} *" for n in (*order.inputs, *order.outputs)}
@@ -429,10 +433,12 @@ def write_c_pointer(op, real, index):
 
 
 def test_the_header_declares_the_functions_of_the_table(tmp_path):
-    pointers = [write_c_pointer(op, *one) for op in calls.EXPORTED.values() for one in calls.list_kind_pairs(op)]
+    pointers = [
+        make_c_pointer_declaration(op, *one) for op in calls.EXPORTED.values() for one in calls.list_kind_pairs(op)
+    ]
     for end, compiler in (("c", "cc"), ("cpp", "c++")):
         (tmp_path / f"a.{end}").write_text('#include "trigraph.h"\n' + "".join(pointers))
-        flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *read_config("--include")]
+        flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *read_trigraph_config("--include")]
         run_command(compiler, *flags, tmp_path / f"a.{end}")
 
 
@@ -440,7 +446,7 @@ def test_the_header_declares_the_functions_of_the_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_sources_build_a_library_that_programs_find(tmp_path):
+def test_cmake_builds_and_installs_the_sources(tmp_path):
     """CMake builds the sources as shown in docs/fortran.md; C programs find the library with pkg-config."""
     folder, place = tmp_path / "trigraph", tmp_path / "installed"
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
@@ -467,8 +473,8 @@ def test_fpm_builds_the_sources(tmp_path):
     run_command("fpm", "build", "--profile", "debug", cwd=tmp_path)
 
 
-def test_files_are_not_written_over(tmp_path, monkeypatch):
-    monkeypatch.setattr("trigraph.fortran.export.generate_files", lambda vector_bytes: {"src/a.f90": "a"})
+def test_fortran_export_refuses_folder_with_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("trigraph.fortran.export.generate_library_files", lambda vector_bytes: {"src/a.f90": "a"})
     (tmp_path / "mine").write_text("mine")
     done = CliRunner().invoke(cli.main, ["fortran", str(tmp_path)])
     assert (done.exit_code, [p.name for p in tmp_path.iterdir()]) == (1, ["mine"])

@@ -30,7 +30,7 @@ DTYPES = (np.float32, np.float64)
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
-def call_without_warnings(name, backend, *args, **keywords):
+def call_operator_without_warnings(name, backend, *args, **keywords):
     """Call an operator, and suppress NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
@@ -62,7 +62,9 @@ def test_infinite_scores_follow_ieee(backend):
         dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
         options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
         inputs = src, dst, weights, graph
-        result = call_without_warnings("mha_gat_n2n_fwd", backend, *inputs, return_softmax_scores=True, **options)
+        result = call_operator_without_warnings(
+            "mha_gat_n2n_fwd", backend, *inputs, return_softmax_scores=True, **options
+        )
         with np.errstate(all="ignore"):
             logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
             alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
@@ -70,7 +72,7 @@ def test_infinite_scores_follow_ieee(backend):
         parts = zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
         expected = [part @ values for part, values in parts]
         assert_close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
-        grads = call_without_warnings("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), *inputs, **options)
+        grads = call_operator_without_warnings("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), *inputs, **options)
         reached = np.array([np.isnan(alpha[p]).any() for p in ([0, 3], [1, 4, 5], [2, 6])])
         np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
         assert np.isfinite(grads.dst_embedding[2]).all()
@@ -78,7 +80,7 @@ def test_infinite_scores_follow_ieee(backend):
         np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
-def make_parallel_edge_arguments(score):
+def make_two_edge_attention_arguments(score):
     """Return arguments of attention for one node with two equal in-edges."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
@@ -92,7 +94,7 @@ def make_parallel_edge_arguments(score):
 
 @pytest.mark.parametrize(("activation", "score"), [("sigmoid", s) for s in (37.0, 50.0, 70.0)] + [("tanh", 25.0)])
 def test_underflowing_slope_has_a_positive_scale(activation, score):
-    values = make_parallel_edge_arguments(score) | {
+    values = make_two_edge_attention_arguments(score) | {
         "activation": activation,
         "grad_output_embedding": np.array([[1.0, 0.7]]),
     }
@@ -167,7 +169,7 @@ def test_extremum_location_equals_numpy(backend, op, dtype, index):
     values, graph = make_message_graph(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        result = call_without_warnings("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
+        result = call_operator_without_warnings("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + ARG_EXTREMUM[op](m) if m else -1 for start, m in starts])
         assert result.output_extrema_location.dtype == index
@@ -175,7 +177,7 @@ def test_extremum_location_equals_numpy(backend, op, dtype, index):
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
         np.testing.assert_array_equal(result.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
-        grads = call_without_warnings("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
+        grads = call_operator_without_warnings("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
         assert not np.delete(grads.embedding[:, 0], expected[chosen]).any()
         np.testing.assert_array_equal(grads.embedding[expected[chosen], 0], g[chosen, 0])
@@ -191,7 +193,7 @@ def test_first_extremum_or_nan_is_selected(backend):
         messages = np.cos(np.arange(700.0)) * 0.5
         messages[[first, 699]] = sign * 2.0
         values, graph = make_message_graph([messages, np.where(np.arange(700) >= first, NAN, messages)])
-        result = call_without_warnings("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+        result = call_operator_without_warnings("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
         np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
@@ -202,22 +204,22 @@ def test_mean_with_zero_weight_sum_is_nonfinite(backend):
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    result = call_without_warnings("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
+    result = call_operator_without_warnings("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(result.node_degree, [0, 0, 0, 1.5])
     np.testing.assert_array_equal(result.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
     np.testing.assert_allclose(result.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
-    grads = call_without_warnings("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
+    grads = call_operator_without_warnings("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
     np.testing.assert_array_equal(np.isfinite(grads.edge_weight), [False] * 4 + [True] * 2)
     np.testing.assert_allclose(grads.embedding[2:], [[2 / 3] * 2, [1 / 3] * 2, [0, 0]], rtol=1e-15)
     np.testing.assert_allclose(grads.edge_weight[4:], [(3 - 5 + 6 - 4) / 1.5, (9 - 5 + 0 - 4) / 1.5], atol=1e-15)
     inputs = embedding, weights
-    second = call_without_warnings("agg_weighted_n2n_bwd2", backend, *inputs, g, *inputs, graph, op="mean")
+    second = call_operator_without_warnings("agg_weighted_n2n_bwd2", backend, *inputs, g, *inputs, graph, op="mean")
     assert np.isfinite(second.grad_output_embedding[2:]).all()
     assert np.isfinite(second.embedding[2:]).all()
     assert np.isfinite(second.edge_weight[4:]).all()
-    counted = call_without_warnings(
+    counted = call_operator_without_warnings(
         "agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count"
     )
     np.testing.assert_array_equal(counted.node_degree, [2, 2, 0, 2])
@@ -240,7 +242,7 @@ def draw_edge_inputs(rng, edges, dtype):
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
-def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
+def compute_edge_to_edge_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     """Return the results of the five agg_edge_to_edge operators by name."""
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
@@ -262,7 +264,7 @@ def draw_extreme_exponents(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
-def test_only_directions_matter(backend, dtype):
+def test_scaled_vectors_change_only_vector_gradients(backend, dtype):
     """Multiplying vec by powers of two divides its gradients by them and leaves other results bitwise unchanged."""
     rng, graph, powers = np.random.default_rng(2), make_complete_graph(), draw_extreme_exponents(dtype)
     base = draw_edge_inputs(rng, graph.num_edges, dtype)
@@ -276,9 +278,9 @@ def test_only_directions_matter(backend, dtype):
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
     cotangents = {f"gg_{name}": array for name, array in draw_edge_inputs(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
-    base_results = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
+    base_results = compute_edge_to_edge_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # gradients grow as 1 / |vec|
-        rescaled = compute_all_orders(
+        rescaled = compute_edge_to_edge_orders(
             backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node"
         )
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in base_results.items()}
@@ -290,7 +292,7 @@ def test_only_directions_matter(backend, dtype):
 @pytest.mark.parametrize("exclude", [None, "node"])
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
-def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
+def test_nan_in_degree_zero_spares_vector_gradients(backend, nodes, exclude):
     """Y_0 is constant: NaN in degree 0 of sbf_rad does not affect vec's gradient, nor does gg_vec affect degree 0."""
     rng, graph = np.random.default_rng(4), make_complete_graph(nodes)
     inputs = draw_edge_inputs(rng, graph.num_edges, np.float64)
@@ -298,22 +300,22 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     grad_out = rng.standard_normal((graph.num_edges, C))
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
-    clean = compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    results = compute_all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
+    clean = compute_edge_to_edge_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    results = compute_edge_to_edge_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
         # The fast backends may use another summation order for inputs that are not finite.
         np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
-    results = compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    results = compute_edge_to_edge_orders(backend, graph, inputs, cotangents, grad_out, exclude)
     assert np.isnan(results["bwd2.sbf_rad"][:, R:]).any()
     np.testing.assert_allclose(results["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 
 
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
-def test_nonpositive_distances(backend, wrong):
+def test_nonpositive_distances_are_refused_or_give_nan(backend, wrong):
     """Public functions reject dist <= 0, for which backends return NaN; if dist is NaN, so is the result."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):

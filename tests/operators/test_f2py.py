@@ -115,7 +115,7 @@ def test_sizes_beyond_int32_are_refused(backend):
         getattr(backend, op.name)(**(values | {"coords": huge}))
 
 
-def test_no_function_of_fortrans_runtime_is_called():
+def test_libraries_need_no_libgfortran():
     """Wheels do not contain libgfortran, which may need a newer C library than the one that wheels require."""
     files = [importlib.import_module(f"trigraph.fortran.{module}").__file__ for module in MODULES]
     for file in [*files, *LIBRARY.parent.glob("libtrigraph*.so")]:

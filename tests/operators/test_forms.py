@@ -19,7 +19,7 @@ OPERATORS = [pytest.param(op, id=op.name) for op in OPS if op.definition.name.st
 EMPTY = {"edges": {"num_edges": 0, "num_triplets": 0}, "triplets": {"num_triplets": 0}}
 
 
-def call_form_chooser(op, values, **keywords):
+def compute_fields_over_forms(op, values, **keywords):
     """Call the function that selects the operator; return the fields of that operator."""
     chooser = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
     result = map_fields_to_arrays(chooser, getattr(trigraph, chooser.name)(**values, **keywords))
@@ -30,13 +30,13 @@ def call_form_chooser(op, values, **keywords):
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("op", OPERATORS)
-def test_results_equal_the_chosen_operator(op, backend):
+def test_basis_embedding_equals_chosen_operator(op, backend):
     values = draw_operator_arguments(op, np.float32)
     expected = compute_fields(op, values, backend=backend)
-    assert_same_bits(call_form_chooser(op, values, backend=backend), expected)
+    assert_same_bits(compute_fields_over_forms(op, values, backend=backend), expected)
     if op.accepts_wrt:
         out = {"weight": np.empty_like(expected["weight"])}
-        got = call_form_chooser(op, values, backend=backend, wrt=["weight"], out=out)
+        got = compute_fields_over_forms(op, values, backend=backend, wrt=["weight"], out=out)
         assert got["weight"] is out["weight"]
         assert_same_bits(got, {name: a if name == "weight" else None for name, a in expected.items()})
 
@@ -48,7 +48,7 @@ def test_empty_lists_give_empty_or_zero_results(op, none, backend):
     """Without edges or triplets, sums are zero, and arrays with one row per edge or triplet are empty or zero."""
     sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph_kind}
     values = draw_operator_arguments(op, **sizes)
-    got = call_form_chooser(op, values, backend=backend)
+    got = compute_fields_over_forms(op, values, backend=backend)
     assert_same_bits(got, compute_fields(op, values, backend=backend))
     if none == "edges" or op.graph_kind:
         assert not any(a.any() for a in got.values())

@@ -33,7 +33,7 @@ def test_packed_blocks_are_column_major(dtype):
         assert np.array_equal(block, arrays[name])
 
 
-def test_blocks_are_views():
+def test_unpacked_blocks_are_views():
     params = pack_gno_params(**draw_parameter_blocks())
     back = unpack_gno_params(params, D, F_IN, F_OUT)
     for block in back:

@@ -46,17 +46,17 @@ def make_hub_graph(sizes):
 def make_equal_segments(sizes):
     """Return Segments in which all segments have the same number of members."""
 
-    def divide_members(number, bound):
+    def make_even_segments(number, bound):
         return Segments(np.repeat(np.arange(bound), number // bound), bound)
 
-    graphs = {"triplets": divide_members(sizes["num_triplets"], sizes["num_edges"])}
+    graphs = {"triplets": make_even_segments(sizes["num_triplets"], sizes["num_edges"])}
     if "num_outputs" in sizes:
-        graphs["atoms"] = divide_members(sizes["num_edges"], sizes["num_outputs"])
-        graphs["idx_in"] = divide_members(sizes["num_triplets"], sizes["num_inputs"])
+        graphs["atoms"] = make_even_segments(sizes["num_edges"], sizes["num_outputs"])
+        graphs["idx_in"] = make_even_segments(sizes["num_triplets"], sizes["num_inputs"])
     return graphs
 
 
-class HubGrowth(NamedTuple):
+class CallEnlargement(NamedTuple):
     """Describes how a small call is enlarged, for one type of graph.
 
     An arrangement maps sizes to divisors: each size is multiplied by the number of terms divided by its divisor.
@@ -74,10 +74,10 @@ EDGE = {"num_triplets": 1, "num_edges": 1}
 INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
 FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # sums into an atom over edges with 50 triplets each
 HUB_GRAPHS = {
-    None: HubGrowth(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
-    "csc": HubGrowth(make_hub_graph, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
-    "triplets": HubGrowth(make_equal_segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
-    "bilinear": HubGrowth(
+    None: CallEnlargement(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
+    "csc": CallEnlargement(make_hub_graph, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
+    "triplets": CallEnlargement(make_equal_segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
+    "bilinear": CallEnlargement(
         make_equal_segments,
         EDGE | {"num_outputs": 1, "num_inputs": 1},
         "num_triplets",

@@ -26,12 +26,12 @@ def array_address(array: np.ndarray) -> int:
 
 
 @pytest.fixture
-def memory_blocks() -> BlockPool:
+def block_pool() -> BlockPool:
     return BlockPool(kept=8 * LEAST)
 
 
-def test_arrays_are_ordinary(memory_blocks: BlockPool) -> None:
-    array = memory_blocks.empty((LEAST // 64, 8), np.dtype(np.float64))
+def test_pool_gives_ordinary_aligned_arrays(block_pool: BlockPool) -> None:
+    array = block_pool.empty((LEAST // 64, 8), np.dtype(np.float64))
     assert type(array) is np.ndarray
     assert array.shape == (LEAST // 64, 8)
     assert array.dtype == np.float64
@@ -44,45 +44,45 @@ def test_arrays_are_ordinary(memory_blocks: BlockPool) -> None:
 
 
 @pytest.mark.parametrize("make_reference", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
-def test_referenced_memory_is_not_reused(memory_blocks: BlockPool, make_reference) -> None:
-    array = memory_blocks.empty(LARGE, np.dtype(np.float32))
+def test_referenced_memory_is_not_reused(block_pool: BlockPool, make_reference) -> None:
+    array = block_pool.empty(LARGE, np.dtype(np.float32))
     array[...] = 7
     view = make_reference(array)
     del array
-    other = memory_blocks.empty(LARGE, np.dtype(np.float32))
+    other = block_pool.empty(LARGE, np.dtype(np.float32))
     other[...] = 3
     assert np.all(np.asarray(view) == 7)
 
 
-def test_blocks_are_reused_for_similar_sizes(memory_blocks: BlockPool) -> None:
-    array = memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
+def test_blocks_are_reused_for_similar_sizes(block_pool: BlockPool) -> None:
+    array = block_pool.empty((2 * LEAST,), np.dtype(np.int8))
     before = array_address(array)
     del array
-    array = memory_blocks.empty((2 * LEAST - 1000,), np.dtype(np.int8))
+    array = block_pool.empty((2 * LEAST - 1000,), np.dtype(np.int8))
     assert array_address(array) == before
     assert array.size == 2 * LEAST - 1000
     del array
-    assert array_address(memory_blocks.empty((LEAST,), np.dtype(np.int8))) != before
+    assert array_address(block_pool.empty((LEAST,), np.dtype(np.int8))) != before
 
 
-def test_small_and_very_large_arrays_are_numpys_own(memory_blocks: BlockPool) -> None:
-    for size in (0, 1, LEAST - 1, memory_blocks.kept + 1):
-        assert memory_blocks.empty((size,), np.dtype(np.int8)).flags.owndata
-    assert not memory_blocks.blocks
+def test_small_and_very_large_arrays_are_numpys_own(block_pool: BlockPool) -> None:
+    for size in (0, 1, LEAST - 1, block_pool.kept + 1):
+        assert block_pool.empty((size,), np.dtype(np.int8)).flags.owndata
+    assert not block_pool.blocks
 
 
-def test_kept_memory_is_limited(memory_blocks: BlockPool) -> None:
-    held = [memory_blocks.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
+def test_kept_memory_is_limited(block_pool: BlockPool) -> None:
+    held = [block_pool.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
     assert [a.flags.owndata for a in held] == [False, False, True, True]
-    assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
+    assert sum(len(b[0]) for b in block_pool.blocks) <= block_pool.kept
     del held
-    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # this allocation releases free blocks to make room
+    large = block_pool.empty((7 * LEAST,), np.dtype(np.int8))  # this allocation releases free blocks to make room
     assert not large.flags.owndata
-    assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
+    assert sum(len(b[0]) for b in block_pool.blocks) <= block_pool.kept
 
 
-def test_forked_processes_share_no_memory(memory_blocks: BlockPool) -> None:
-    array = memory_blocks.empty(LARGE, np.dtype(np.float32))
+def test_forked_processes_share_no_memory(block_pool: BlockPool) -> None:
+    array = block_pool.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
     child = os.fork()
     if child == 0:
@@ -99,11 +99,11 @@ class CallInterrupted(Exception):
     """Raised by a test to interrupt a call."""
 
 
-def make_step_tracer(action):
+def make_opcode_tracer(action):
     """Return a trace function that runs `action` before the n-th bytecode instruction in memory.py, and its state."""
     state = {"left": 0, "busy": False}
 
-    def trace_step(frame, event, _):
+    def trace_opcode(frame, event, _):
         if frame.f_code.co_filename != memory.__file__ or state["busy"]:
             return None
         frame.f_trace_opcodes = True
@@ -115,9 +115,9 @@ def make_step_tracer(action):
                     action()
                 finally:
                     state["busy"] = False
-        return trace_step
+        return trace_opcode
 
-    return trace_step, state
+    return trace_opcode, state
 
 
 @pytest.mark.parametrize("free", [0, 1, 3])
@@ -138,7 +138,7 @@ def test_nested_calls_share_no_block(outcome: str, free: int) -> None:
         kept = [blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(free)]
         kept.clear()
         held.clear()
-        trace, state = make_step_tracer(allocate_in_handler)
+        trace, state = make_opcode_tracer(allocate_in_handler)
         state["left"] = step
         before = sys.gettrace()
         sys.settrace(trace)
@@ -160,31 +160,29 @@ def test_nested_calls_share_no_block(outcome: str, free: int) -> None:
     assert step > 100
 
 
-def test_refused_memory_raises_error_and_frees_blocks(
-    memory_blocks: BlockPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = memory_blocks.empty(LARGE, np.dtype(np.float32))
-    free = memory_blocks.empty((3 * LEAST,), np.dtype(np.int8))
+def test_refused_memory_raises_error_and_frees_blocks(block_pool: BlockPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = block_pool.empty(LARGE, np.dtype(np.float32))
+    free = block_pool.empty((3 * LEAST,), np.dtype(np.int8))
     del free
-    in_use = memory_blocks.blocks[0]
+    in_use = block_pool.blocks[0]
 
     make = memory.mmap.mmap
 
     def map_first_block_only(*args: object, **keywords: object) -> object:
-        if memory_blocks.blocks:
+        if block_pool.blocks:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return make(*args, **keywords)
 
     monkeypatch.setattr(memory.mmap, "mmap", map_first_block_only)
     with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
-        memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    assert memory_blocks.blocks == [in_use]  # the free block was released, and the used one is still listed
+        block_pool.empty((2 * LEAST,), np.dtype(np.int8))
+    assert block_pool.blocks == [in_use]  # the free block was released, and the used one is still listed
     del used
-    again = memory_blocks.empty(LARGE, np.dtype(np.float32))
-    assert memory_blocks.blocks[0][0] is in_use[0]
+    again = block_pool.empty(LARGE, np.dtype(np.float32))
+    assert block_pool.blocks[0][0] is in_use[0]
     assert not again.flags.owndata
     del again  # the next allocation releases this free block instead of failing
-    assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
+    assert not block_pool.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
 def test_forks_beside_working_threads_do_not_deadlock() -> None:

@@ -24,7 +24,7 @@ from programs import run_command
 from table_calls import OPS_WITH_BWD3, compute_fields, draw_operator_arguments
 
 from trigraph import set_num_threads
-from trigraph.backends.choice import third_is_native
+from trigraph.backends.choice import is_bwd3_native
 from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
@@ -98,7 +98,7 @@ def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
         return pool.submit(call_with_limited_memory, budget, function).result()
 
 
-def list_settings(op: Any) -> list[dict[str, Any]]:
+def list_operator_settings(op: Any) -> list[dict[str, Any]]:
     """Return the settings to test: all choices, and absent optional inputs."""
     if op.definition.settings:
         return list(op.definition.settings)
@@ -188,7 +188,7 @@ def count_refused_and_complete_calls(op: Any, sweep: SweepSettings, dense: bool)
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
     if sweep.limits_teams:
         kinds = [(np.float64, np.int64, 3)]
-    chosen = list_settings(op)
+    chosen = list_operator_settings(op)
     pairs = [(s, k) for s in chosen for k in kinds]
     if not dense:
         pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
@@ -240,7 +240,7 @@ SWEEP_PARAMS += [
 def test_limited_memory_gives_result_or_memory_error(name: str, dense: bool) -> None:
     """Every operator of a backend passes in child processes, and calls were both refused and completed."""
     backend = SWEEPS[name].backend
-    own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
+    own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and is_bwd3_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
         command = [sys.executable, __file__, name, int(dense), *left]

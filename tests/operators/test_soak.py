@@ -17,7 +17,7 @@ from scipy.stats import theilslopes
 from trigraph import set_num_threads
 from trigraph.backends import FUNCTIONS
 from trigraph.fortran import memory
-from trigraph.table import DEFINITIONS, NAMED, evaluate
+from trigraph.table import DEFINITIONS, NAMED, evaluate_expression
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import convert_result_to_mapping
@@ -36,7 +36,7 @@ def make_soak_calls():
                 case = build_case(definition, variant, dtype, 0)
                 for op in list_all_operators(definition):
                     for backend, max_operations in BACKENDS.items():
-                        if evaluate(op.operation_count, case.sizes) <= max_operations:
+                        if evaluate_expression(op.operation_count_expression, case.sizes) <= max_operations:
                             call = functools.partial(FUNCTIONS[op.name], **case.arguments(op), backend=backend)
                             found[op.name, variant.label, dtype, backend] = call
     return found

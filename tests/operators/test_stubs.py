@@ -63,12 +63,12 @@ def parse_stub(name):
     return ast.parse(files("trigraph").joinpath(*name.split("/")).read_text(encoding="utf-8"))
 
 
-def describe_functions(functions):
+def list_parameters_and_docstrings(functions):
     """Return the parameters and docstring of each function."""
     return {n: [list(inspect.signature(f).parameters), inspect.getdoc(f)] for n, f in functions.items()}
 
 
-def match_stub_functions(tree, expected):
+def get_checked_stub_functions(tree, expected):
     """Compare a stub's parameters and docstrings with the expected ones; return its function nodes."""
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     arguments = {name: [a.arg for a in node.args.args + node.args.kwonlyargs] for name, node in nodes.items()}
@@ -79,7 +79,7 @@ def match_stub_functions(tree, expected):
 def test_torch_stub_matches_its_functions():
     functions = pytest.importorskip("trigraph.torch.functions")
     expected = functions.FUNCTIONS | {"basis_embedding": functions.basis_embedding}
-    match_stub_functions(parse_stub("torch/__init__.pyi"), describe_functions(expected))
+    get_checked_stub_functions(parse_stub("torch/__init__.pyi"), list_parameters_and_docstrings(expected))
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
@@ -89,11 +89,11 @@ def test_distributed_stub_matches_its_functions():
 import inspect, json, mpi4py
 mpi4py.rc.initialize = False
 from trigraph.distributed.functions import FUNCTIONS
-{inspect.getsource(describe_functions)}
-print(json.dumps(describe_functions(FUNCTIONS)))
+{inspect.getsource(list_parameters_and_docstrings)}
+print(json.dumps(list_parameters_and_docstrings(FUNCTIONS)))
 """
     printed = run_command(sys.executable, "-c", script).stdout
-    match_stub_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
+    get_checked_stub_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
 
 
 def test_stub_matches_the_package():
@@ -102,7 +102,9 @@ def test_stub_matches_the_package():
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
     assert imported == {*dir(trigraph)} - {*EVERY, "__version__"}
-    for name, node in match_stub_functions(tree, describe_functions({n: getattr(trigraph, n) for n in EVERY})).items():
+    for name, node in get_checked_stub_functions(
+        tree, list_parameters_and_docstrings({n: getattr(trigraph, n) for n in EVERY})
+    ).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
         real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]

@@ -5,7 +5,7 @@ import pytest
 from table_calls import assert_accurate, assert_same_bits, compute_fields, draw_operator_arguments
 
 from trigraph.backends import BACKENDS
-from trigraph.backends.choice import third_is_native
+from trigraph.backends.choice import is_bwd3_native
 from trigraph.fortran import judge
 from trigraph.graphs import EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
@@ -18,13 +18,13 @@ NATIVE_BACKENDS = [  # third derivatives, and backends that implement them
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend, (_, arrays) in BACKENDS.items()
-    if arrays == "numpy" and third_is_native(backend, op.name)
+    if arrays == "numpy" and is_bwd3_native(backend, op.name)
 ]
 STEP = 2.0**-32
 GROWTH = 2.0**7  # largest growth of scales per derivative order; saturated attention multiplies weights by 2^6
 
 
-def list_third_order_calls(op, dtype):
+def list_third_order_arguments(op, dtype):
     """Return (arguments of bwd3, whether they avoid kinks) for each of `verify`'s third-order cases."""
     third = [v for v in list_variants(op.definition) if v.kind.third]
     return [(cases.build_case(op.definition, v, dtype, 0).arguments(op), v.distribution != "integers") for v in third]
@@ -40,9 +40,9 @@ def shift_along_cotangents(op, values, step):
 
 
 @pytest.mark.parametrize("op", THIRD_OPERATORS)
-def test_judge_third_derivatives_are_correct(op):
+def test_judge_third_derivatives_equal_differences(op):
     """Central differences agree up to errors of second order in the step and rounding errors of 2^-105 of the scale."""
-    for values, smooth in list_third_order_calls(op, "float64"):
+    for values, smooth in list_third_order_arguments(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along large cotangents is not small
         third = compute_with_judge(op, values)
@@ -62,7 +62,7 @@ def test_judge_third_derivatives_are_correct(op):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", THIRD_OPERATORS)
 def test_backends_agree_with_the_judge(op, dtype):
-    for values, _ in list_third_order_calls(op, dtype):
+    for values, _ in list_third_order_arguments(op, dtype):
         judged = compute_with_judge(op, values)
         assert_accurate(op, values, compute_fields(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
@@ -77,7 +77,7 @@ def test_error_names_supporting_backends():
 
 
 @pytest.mark.parametrize("choice", ["min", "max"])
-def test_the_first_of_equal_messages_counts(choice):
+def test_first_of_equal_messages_is_selected(choice):
     """If all messages are zero, the first one is selected, even though their directional derivatives differ."""
     op = THIRD["agg_weighted_n2n_bwd3"]
     values = draw_operator_arguments(op, setting={"op": choice})
@@ -89,7 +89,7 @@ def test_the_first_of_equal_messages_counts(choice):
 @pytest.mark.parametrize(("op", "backend"), NATIVE_BACKENDS)
 def test_separate_fields_and_omitted_cotangents_give_equal_bits(op, backend):
     """A field is bitwise the same if it is requested alone; a cotangent of None is treated as zero."""
-    values, _ = list_third_order_calls(op, "float32")[0]
+    values, _ = list_third_order_arguments(op, "float32")[0]
     for name, expected in compute_fields(op, values, backend=backend).items():
         if expected is not None:
             out = np.full_like(expected, np.nan)
@@ -103,7 +103,7 @@ def test_separate_fields_and_omitted_cotangents_give_equal_bits(op, backend):
 
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("name", ["gno_kernel", "gno_message"])
-def test_nan_in_a_direction_of_the_coordinates(name, backend):
+def test_nan_direction_spreads_as_in_judge(name, backend):
     """NaN in a direction affects the same elements as in the judge's results."""
     op = THIRD[f"{name}_bwd3"]
     for direction in ("gg_coords", "ggg_coords"):
@@ -134,7 +134,7 @@ def test_dominant_excluded_edges_do_not_reduce_accuracy(large):
 
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
 @pytest.mark.parametrize("op", THIRD_OPERATORS)
-def test_cotangents_of_very_different_sizes(op, backend):
+def test_unequal_cotangents_keep_elementwise_accuracy(op, backend):
     """The error of each element depends only on its own terms, however large other elements are."""
     for largest in (8, 120, 900):
         rng, values = np.random.default_rng(0), draw_operator_arguments(op)

@@ -45,7 +45,7 @@ INVALID_NUMBERS = ["0", "", "many", "-1", "²", "100000", "9" * 5000]
 
 
 @pytest.mark.parametrize("setting", [*VALID_NUMBERS, *INVALID_NUMBERS], ids=lambda s: s[:9])
-def test_default_follows_the_environment(setting, monkeypatch, recwarn):
+def test_default_num_threads_follows_environment(setting, monkeypatch, recwarn):
     """Invalid values of OMP_NUM_THREADS are ignored; a number above the limit causes a warning."""
     from trigraph.fortran import threads
 
@@ -162,7 +162,7 @@ def test_torch_computes_in_forked_children(first):
     assert lines == ["0", "0", "2"] * 3
 
 
-def test_forked_finalisers_can_call_operators():
+def test_fork_handlers_can_call_operators():
     """In a forked child, operators can be called even before the fork handlers of libraries have run."""
     source = """
         import os
@@ -284,7 +284,7 @@ def test_unsupported_processor_raises_import_error(monkeypatch):
 
 
 @pytest.mark.parametrize("level", AVAILABLE)
-def test_a_level_is_chosen_in_python(level):
+def test_cpu_level_is_set_in_python(level):
     trigraph.set_cpu_level(level)
     assert trigraph.get_cpu_level() == level
     assert levels.fast_module().__name__ == f"trigraph.fortran._fast_{level}"
@@ -293,7 +293,7 @@ def test_a_level_is_chosen_in_python(level):
 
 
 @pytest.mark.parametrize("level", AVAILABLE)
-def test_a_level_is_chosen_by_the_environment(level):
+def test_cpu_level_follows_environment(level):
     assert capture_script_output(LEVEL_PROGRAM, **{levels.ENVIRONMENT: level}) == [level]
 
 

@@ -11,7 +11,7 @@ from slopecheck.kinds import CALCULATOR_CHECKS
 torch = pytest.importorskip("torch")
 
 from ase.build import bulk, molecule  # noqa: E402
-from small_potentials import make_potential  # noqa: E402
+from small_potentials import make_small_dimenet  # noqa: E402
 
 import trigraph.ase  # noqa: E402
 import trigraph.torch  # noqa: E402
@@ -38,12 +38,12 @@ def make_dimenet():
     return model.requires_grad_(False)
 
 
-def compute_energy(positions):
+def compute_dimenet_energy(positions):
     return make_dimenet()(torch.tensor([1, 6, 8]), positions).sum()
 
 
-def compute_forces(positions):
-    return -torch.autograd.grad(compute_energy(positions), positions, create_graph=True)[0]
+def compute_dimenet_forces(positions):
+    return -torch.autograd.grad(compute_dimenet_energy(positions), positions, create_graph=True)[0]
 
 
 def draw_positions(seed):
@@ -56,19 +56,19 @@ def test_torch_operators_and_models_pass_slopecheck(seeds):
     """Operators and energies pass up to third order; forces, which are first derivatives, up to second order."""
     for seed in range(seeds):
         check_derivatives(compute_attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
-        slow = ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
+        slow = ((compute_dimenet_energy, 2 if seed else 3), (compute_dimenet_forces, 2)) if seeds > 1 else ()
         for function, order in slow:
             check_derivatives(function, draw_positions(seed), framework="torch", order=order, seed=seed)
 
 
-def make_calculator():
-    return trigraph.ase.Calculator(make_potential())
+def make_dimenet_calculator():
+    return trigraph.ase.Calculator(make_small_dimenet())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
 def test_dimenet_calculator_passes_all_checks(structure):
-    result = check_calculator(make_calculator, [structure])
+    result = check_calculator(make_dimenet_calculator, [structure])
     optional = {"stress", "net torque", "wrapping", "repetition"}
     assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - optional
 
@@ -76,4 +76,4 @@ def test_dimenet_calculator_passes_all_checks(structure):
 def test_dimenet_calculator_passes_quick_checks():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
     skipped = {kind: "in the slow test" for kind in CALCULATOR_CHECKS if kind not in kinds}
-    check_calculator(make_calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)
+    check_calculator(make_dimenet_calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

@@ -53,7 +53,7 @@ def test_graphs_of_every_form_are_drawn(strategy, name, wanted):
     assert find(strategy(), wanted, settings=FIND)
 
 
-def test_a_graph_shrinks():
+def test_csc_shrinks_to_smallest_graph():
     shrinking = settings(FIND, phases=[Phase.generate, Phase.shrink])
     graph = find(csc(), lambda g: count_parallel_edges(g) >= 2, settings=shrinking)
     assert (graph.num_positions, graph.num_src_nodes, graph.num_dst_nodes, graph.num_edges) == (3, 1, 1, 1)

@@ -21,13 +21,13 @@ from trigraph.benchmarks.measure import (
     Measurement,
     compute_relative_error,
     convert_to_numpy,
-    time_alternately,
+    time_jobs_alternately,
 )
-from trigraph.benchmarks.originals import VARIABLE, OriginalRelease, load_modules
+from trigraph.benchmarks.originals import VARIABLE, WheelRelease, load_modules
 from trigraph.benchmarks.programs import ContenderUnavailable
 from trigraph.benchmarks.record import make_file_stem
-from trigraph.benchmarks.workloads import make_case
-from trigraph.table import OPERATORS, SYMBOLS, evaluate
+from trigraph.benchmarks.workloads import draw_workload_inputs
+from trigraph.table import OPERATORS, SYMBOLS, evaluate_expression
 
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]
 FLOAT32 = np.dtype("float32")
@@ -41,7 +41,7 @@ def shrink_sizes(workload):
 
 
 @pytest.fixture(autouse=True)
-def _one_attempt(monkeypatch):
+def _limit_to_one_attempt(monkeypatch):
     """Limit each measurement to one attempt."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
 
@@ -71,7 +71,7 @@ def test_only_contenders_that_agree_are_timed():
         "failing": ContenderJob(bench_jobs.make_failing_job),
         "dying": ContenderJob(bench_jobs.exit_with_status_3),
     }
-    measurements = time_alternately(jobs, repeat=2, threads=1, tolerance=1e-3)
+    measurements = time_jobs_alternately(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]
     assert [m.status for m in measurements.values()] == timed
     assert [n for n, m in measurements.items() if len(m.seconds) == 2] == ["baseline", "same"]
@@ -104,7 +104,11 @@ def test_peers_compute_the_same_results_as_backends(workload):
 def test_workloads_are_consistent(workload):
     for step in workload.steps:
         if step.operations is not None:
-            assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operation_count, workload.sizes)
+            assert (
+                0
+                < evaluate_expression(step.operations, workload.sizes)
+                < evaluate_expression(step.op.operation_count_expression, workload.sizes)
+            )
     assert "gpu-host" not in {*workload.backends, *workload.peers}
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
@@ -120,10 +124,10 @@ def test_every_operator_of_the_table_can_be_timed(name):
     sizes, double = shrink_sizes(workload), np.dtype("float64")
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.backends
-    assert workload.count_operations(sizes) == evaluate(OPERATORS[name].operation_count, sizes)
+    assert workload.count_operations(sizes) == evaluate_expression(OPERATORS[name].operation_count_expression, sizes)
     results = {backend: workload.make_contender_call(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
     assert compute_relative_error(results["pyref"], results["fortran"]) <= run.compute_peer_tolerance("float64")
-    arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
+    arrays = [*draw_workload_inputs(workload, sizes, double).arrays.values(), *results["pyref"].values()]
     assert workload.count_bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
 
 
@@ -131,31 +135,31 @@ def test_benchmark_cases_avoid_kinks_and_match_degrees():
     """Random cases avoid kinks, contain both directions of edges between atoms, and have the stated degrees."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
-    case = make_case(workload, sizes, FLOAT32)
+    case = draw_workload_inputs(workload, sizes, FLOAT32)
     z = pyref.gno_kernel_kinks(case["coords"], case["params"], sizes["f_in"], sizes["f_out"])
     assert np.abs(z).min() >= 64 * np.finfo(np.float32).eps
     sizes = {**dimenet.SIZES, "num_edges": 301, "num_nodes": 40}
-    graph = make_case(dimenet.WORKLOADS[1], sizes, FLOAT32).graph
+    graph = draw_workload_inputs(dimenet.WORKLOADS[1], sizes, FLOAT32).graph
     assert (graph.num_edges, graph.num_nodes, graph.max_parallel_edges) == (301, 40, 1)
     assert np.sum(graph.reverse_edge < 0) == 1
-    alone = make_case(dimenet.WORKLOADS[1], {**sizes, "num_edges": 3, "num_nodes": 1}, FLOAT32).graph
+    alone = draw_workload_inputs(dimenet.WORKLOADS[1], {**sizes, "num_edges": 3, "num_nodes": 1}, FLOAT32).graph
     assert alone.num_triplets(None) == 9
-    distances = make_case(dimenet.WORKLOADS[0], dimenet.SIZES, FLOAT32)["dist"]
+    distances = draw_workload_inputs(dimenet.WORKLOADS[0], dimenet.SIZES, FLOAT32)["dist"]
     assert 0.3 <= distances.min() < distances.max() <= 1
-    even, uneven, quadruplets = (make_case(w, w.sizes, FLOAT32).graphs["triplets"] for w in gemnet.WORKLOADS)
+    even, uneven, quadruplets = (draw_workload_inputs(w, w.sizes, FLOAT32).graphs["triplets"] for w in gemnet.WORKLOADS)
     assert set(np.diff(even.offsets)) == {12}
     assert set(np.diff(quadruplets.offsets)) == {30}
     assert uneven.max_size == 600
 
 
-def test_absent_arrays_are_omitted():
+def test_benchmark_cases_omit_absent_arrays():
     workload = gat.WORKLOADS[0]
-    case = make_case(workload, shrink_sizes(workload), FLOAT32)
+    case = draw_workload_inputs(workload, shrink_sizes(workload), FLOAT32)
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
     results = workload.make_contender_call("pyref", shrink_sizes(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
     workload = gemnet.WORKLOADS[0]  # two of its definitions have a `weight`, with different shapes
-    case = make_case(workload, shrink_sizes(workload), FLOAT32)
+    case = draw_workload_inputs(workload, shrink_sizes(workload), FLOAT32)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
@@ -164,7 +168,7 @@ def test_absent_arrays_are_omitted():
 
 
 def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
-    other = OriginalRelease("fairchem-core", "0.0.1", "fairchem/core")
+    other = WheelRelease("fairchem-core", "0.0.1", "fairchem/core")
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(ContenderUnavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
         other.find_root()
@@ -218,9 +222,9 @@ def test_device_timing_synchronizes_and_uses_largest_bound(monkeypatch):
     assert len(waits) == 4
     attention = next(w for w in DEVICE if w.name == "gat")
     assert attention.contender_names == ("gpu", "pyg-cuda")
-    sizes = attention.scale_sizes("full")
+    sizes = attention.choose_run_sizes("full")
     result = run.BenchmarkResult(attention, sizes, "float32", {}, (0, 0), None)
-    gathered = 4 * evaluate(attention.gathered, sizes)
+    gathered = 4 * evaluate_expression(attention.gathered, sizes)
     assert result.compute_least_seconds({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
     assert (
         result.compute_least_seconds({"copy": 2.0, "float32": 1e20}) == attention.count_bytes_moved(sizes, FLOAT32) / 2
@@ -236,7 +240,7 @@ def invoke_bench(*arguments):
     return completed.output
 
 
-def test_command_writes_a_record(tmp_path):
+def test_bench_command_writes_a_record(tmp_path):
     chosen = ("--contender", "numpy", "--contender", "fortran")
     output = invoke_bench("--workload", "gno-coords-16", "--size", "small", "--out", str(tmp_path), *chosen)
     (path,) = tmp_path.glob("*.json")
@@ -255,7 +259,7 @@ def test_command_writes_a_record(tmp_path):
     assert numpy["relative_error"] <= run.compute_peer_tolerance("float32")
 
 
-def test_command_times_operators(monkeypatch):
+def test_bench_command_times_operators(monkeypatch):
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"copy": 1e10, "float32": 1e11})
     output = invoke_bench("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
     assert "fortran-reference" in output

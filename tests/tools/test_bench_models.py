@@ -110,7 +110,7 @@ def test_slab_has_the_size_that_is_stated():
     assert graph.num_triplets("edge") == models.TRIPLETS
 
 
-def test_command_records_programs(tmp_path, monkeypatch):
+def test_bench_command_records_model_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=shrink_sizes(TRAINING)),))

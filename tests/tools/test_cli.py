@@ -40,11 +40,11 @@ def verify_fake_checks(runner, monkeypatch):
     def invoke_verify(checks, *options, planned=len):
         plan_options = []
 
-        def record_and_plan(**options):
+        def plan_fake_checks(**options):
             plan_options.append(options)
             return [units.WorkUnit(f"unit {len(plan_options)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
-        monkeypatch.setattr(run, "plan_run", record_and_plan)
+        monkeypatch.setattr(run, "plan_run", plan_fake_checks)
         result = runner.invoke(main, ["verify", "--backend", "pyref", *map(str, options)], catch_exceptions=False)
         result.asked = plan_options
         return result
@@ -77,7 +77,9 @@ def test_output_outside_a_terminal_is_plain_text(runner, monkeypatch):
     ]
     order = [0, 2, 1, 4, 6, 3, 5, 7]
     monkeypatch.setattr(run, "plan_run", lambda **a: planned)
-    monkeypatch.setattr(units, "execute", lambda all_units: ((all_units[i], all_units[i].execute()) for i in order))
+    monkeypatch.setattr(
+        units, "execute_units", lambda all_units: ((all_units[i], all_units[i].execute()) for i in order)
+    )
     result = runner.invoke(main, ["verify", "--backend", "pyref"])
     assert "\x1b" not in result.output
     assert [line.rpartition(",")[0] for line in result.stderr.splitlines()] == [
@@ -91,10 +93,10 @@ def test_output_outside_a_terminal_is_plain_text(runner, monkeypatch):
     assert first == "Running 10 checks on 2 operators, and one for each sum without terms."
 
 
-def test_every_unit_of_a_run_belongs_to_a_part():
+def test_every_work_unit_has_a_section():
     planned = run.plan_run(backends=["pyref", "judge"])
-    assert {run.name_section(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
-    labels = [run.name_section(u) for u in planned if u.label.endswith("judge differences")]
+    assert {run.find_section_name(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [run.find_section_name(u) for u in planned if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
 
 
@@ -137,7 +139,7 @@ def test_unoffered_checks_neither_pass_nor_fail(verify_fake_checks, tmp_path):
 
 
 @pytest.mark.parametrize(("num_passed", "status"), [(1, 0), (0, 1)])
-def test_only_absent_checks_are_no_success(verify_fake_checks, num_passed, status):
+def test_runs_with_only_unoffered_checks_fail(verify_fake_checks, num_passed, status):
     absent = replace(GOOD, kind="not offered", case="all", field="", error=3, note="NotImplementedError")
     result = verify_fake_checks([absent, *[GOOD] * num_passed], planned=lambda checks: 3 + num_passed)
     assert result.exit_code == status

@@ -50,7 +50,7 @@ def import_device_module(monkeypatch):
     return importlib.import_module
 
 
-def rehearse(folder, record, *options, status=0):
+def rehearse_device_tests(folder, record, *options, status=0):
     """Rehearse the tests of a folder in two processes; return the record."""
     command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
     command += ["--maxschedchunk", "1", "--record", record, *options]
@@ -69,7 +69,7 @@ def test_rehearsal_passes_but_checks_little(tmp_path, monkeypatch):
     program.write_text(SANITIZER)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    record_content = rehearse(FOLDER, tmp_path / "record.json", "-k", names)
+    record_content = rehearse_device_tests(FOLDER, tmp_path / "record.json", "-k", names)
     outcomes = {name.rpartition("/")[2]: test["outcome"] for name, test in record_content["tests"].items()}
     assert {name for name, outcome in outcomes.items() if outcome != "passed"} == set()
     assert len({name.partition("::")[0] for name in outcomes}) == 5
@@ -83,7 +83,9 @@ def test_crashes_do_not_stop_other_tests(tmp_path):
     for name in ("conftest.py", "device_calls.py"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "test_device_checks.py").write_text(TEST_ENDINGS)
-    record_content = rehearse(tmp_path, tmp_path / "record.json", "-n", "3", "--device-seconds", "90", status=2)
+    record_content = rehearse_device_tests(
+        tmp_path, tmp_path / "record.json", "-n", "3", "--device-seconds", "90", status=2
+    )
     assert record_content["seconds"] < 90
     tests = {name.partition("::test_")[2]: test for name, test in record_content["tests"].items()}
     outcomes = {name: test["outcome"] for name, test in tests.items()}
@@ -106,7 +108,7 @@ def test_verdict_requires_every_family_verified(import_device_module):
         ("skipped", "failed", False, "failed"),
         ("failed", "passed", False, "failed"),
     ):
-        record = object.__new__(import_device_module("conftest").DeviceTestRecord)
+        record = object.__new__(import_device_module("conftest").DeviceTestRecorder)
         outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
         outcomes |= dict.fromkeys([*outcomes][:1], verify) | {"test_device_checks.py::test_capture": other}
         record.parts, record.tests = parts, {name: {"outcome": outcome} for name, outcome in outcomes.items()}

@@ -84,7 +84,7 @@ def test_generated_parts_are_up_to_date(page):
     assert TABLES["fill_generated_parts"](page.read_text()) == page.read_text()
 
 
-def test_every_block_is_used():
+def test_every_generated_block_is_used():
     used = {name for page in GENERATED for name in re.findall(r"<!-- generated: (\w+)", page.read_text())}
     assert used == {*TABLES["BLOCKS"], *TABLES["SLOW"]}
 
@@ -105,7 +105,7 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
-def test_examples_of_docstrings(path, monkeypatch):
+def test_docstring_examples_pass(path, monkeypatch):
     pytest.importorskip(REQUIRED_MODULES.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
     # Examples must fit the width of the site.
@@ -151,7 +151,7 @@ def test_commands_of_calculators_page_find_emt_failures(tmp_path):
     and "CI" not in os.environ,
     reason="needs gfortran, fypp and CMake",
 )
-def test_the_programs_in_fortran_and_c(tmp_path):
+def test_fortran_and_c_programs_of_docs_run(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     # The first block contains no programs.
     _, c_commands, fortran_commands = find_code_blocks(ROOT / "docs" / "fortran.md", "sh")
@@ -174,10 +174,10 @@ SPEEDS_OF_DEVICE = {
 
 
 def test_the_table_of_speeds_has_every_workload():
-    assert sorted(name for of in records.WORK.values() for name in of) == sorted(records.load_newest_results())
+    assert sorted(name for of in records.WORK.values() for name in of) == sorted(records.load_newest_peer_results())
 
 
-def test_speeds_of_the_device_are_those_of_its_record():
+def test_readme_speeds_equal_device_record():
     """The GPU speeds in README agree with the record of the device; CPU speeds are generated from records."""
     text = " ".join(README.split())
     stages = json.loads(DEVICE_RECORD.read_text(encoding="utf-8"))["stages"]
@@ -214,7 +214,7 @@ OF_TORCH = [f"torch.{name}" for name in ("basis_embedding", *(spec.name for spec
 
 
 @pytest.mark.parametrize("name", [*NAMED, *OVER_FORMS, *OF_TORCH])
-def test_generated_examples(name):
+def test_generated_docstring_examples_pass(name):
     """Docstring examples that are generated from the operator table print the expected output."""
     if name.startswith("torch."):
         pytest.importorskip("torch")
@@ -236,21 +236,21 @@ MPIEXEC = shutil.which("mpiexec", path=f"{BIN}:{os.environ['PATH']}")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
-def test_generated_examples_of_jax():
+def test_generated_jax_examples_pass():
     """JAX's generated examples work; they use a new process, since JAX does not survive forks by other tests."""
     run_command(sys.executable, "-c", RUN_EXAMPLES, "jax")
 
 
 @pytest.mark.skipif(MPIEXEC is None or importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
 @pytest.mark.parametrize("ranks", ["1", "2"])
-def test_generated_examples_of_divided_graphs(ranks):
+def test_generated_distributed_examples_pass(ranks):
     run_command(MPIEXEC, "-n", ranks, sys.executable, "-c", RUN_EXAMPLES, "distributed")
 
 
-def test_pages_of_jax_are_written_without_it():
+def test_jax_pages_are_written_without_jax():
     """Without JAX, pages of `trigraph.jax` still contain signatures, formulas, examples and links."""
     pytest.importorskip("numpydoc")
-    page = formulas.format_jax_page("trigraph.jax.mha_gat_n2n")
+    page = formulas.format_jax_function_page("trigraph.jax.mha_gat_n2n")
     head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
     assert all(text in page for text in (head, ".. math::", ">>> jax.grad(", ":obj:`trigraph.mha_gat_n2n_fwd`"))
 

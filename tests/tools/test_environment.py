@@ -37,11 +37,11 @@ def repository(tmp_path):
 
 def test_find_commit_reads_commit_of_checkout(patch_install_origin, repository):
     patch_install_origin({"url": repository.as_uri(), "dir_info": {"editable": True}})
-    commit, dirty = environment.find_commit()
+    commit, dirty = environment.find_commit_and_dirty()
     assert len(commit) == 40
     assert not dirty
     (repository / "new.py").write_text("")
-    assert environment.find_commit() == (commit, True)
+    assert environment.find_commit_and_dirty() == (commit, True)
 
 
 def test_find_commit_returns_none_outside_checkouts(patch_install_origin, repository):
@@ -54,13 +54,13 @@ def test_find_commit_returns_none_outside_checkouts(patch_install_origin, reposi
         {"url": nowhere.as_uri(), "dir_info": {}},
     ):
         patch_install_origin(origin)
-        assert environment.find_commit() is None
+        assert environment.find_commit_and_dirty() is None
 
 
 def test_find_commit_returns_none_without_git(patch_install_origin, repository, monkeypatch):
     patch_install_origin({"url": repository.as_uri(), "dir_info": {}})
     monkeypatch.setenv("PATH", "")
-    assert environment.find_commit() is None
+    assert environment.find_commit_and_dirty() is None
 
 
 class CudaError(RuntimeError):

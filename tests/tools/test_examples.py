@@ -42,12 +42,12 @@ def replace_constants(source, constants):
 
 
 @pytest.fixture(autouse=True)
-def _own_working_folder(tmp_path, monkeypatch):
+def _change_to_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
 
 
-def test_every_example_is_run():
+def test_every_example_has_a_test():
     # divided_forces is tested in tests/distributed.
     run = {*SMALL_CONSTANTS, *PROGRAMS, "divided_forces", "training_run"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == run
@@ -93,7 +93,7 @@ def test_training_continues_from_checkpoint(small_training_program, monkeypatch)
 
 
 @pytest.mark.slow  # three processes import torch; test_torch_dimenet.py has a quicker test of two ranks
-def test_a_training_run_goes_on_in_two_processes(small_training_program):
+def test_training_continues_in_two_processes(small_training_program):
     import torch
 
     run_command(sys.executable, small_training_program, "run.pt", "1")

@@ -36,7 +36,7 @@ def run_in_clean_environment(*command, cwd=None, path=None, **variables):
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
+def checkout_copy(tmp_path_factory):
     """Return a copy of all files that git does not ignore."""
     target = tmp_path_factory.mktemp("checkout") / "trigraph"
     listed = run_in_clean_environment("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
@@ -47,7 +47,7 @@ def checkout(tmp_path_factory):
     return target
 
 
-def test_imports_are_light(tmp_path):
+def test_import_loads_no_slow_packages(tmp_path):
     """Importing the package or its command line does not import plotting, templating or optional packages."""
     drawing = ("rich", "matplotlib", "jinja2")
     slow = ("scipy", "importlib.metadata", "click", "slopecheck", *drawing, "ase", "matscipy")
@@ -145,7 +145,7 @@ def test_missing_build_tools_are_named(tmp_path, program, expected):
         assert "python3-devel\n" in done.stdout
 
 
-def test_an_archive_is_refused(tmp_path):
+def test_import_from_archive_is_refused(tmp_path):
     package = Path(trigraph.__file__).parent
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
@@ -155,10 +155,10 @@ def test_an_archive_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_wheel_works_in_an_empty_environment(checkout, tmp_path):
+def test_wheel_works_in_an_empty_environment(checkout_copy, tmp_path):
     """The wheel works in an empty environment, also at level v2, and lists the licences of bundled libraries."""
-    run_in_clean_environment("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
-    wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
+    run_in_clean_environment("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout_copy)
+    wheel, checks = (next((checkout_copy / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
         (licence,) = (name for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
@@ -176,11 +176,11 @@ def test_wheel_works_in_an_empty_environment(checkout, tmp_path):
 
 
 @pytest.mark.slow
-def test_editable_install_works_from_anywhere(checkout, tmp_path):
+def test_editable_install_works_from_anywhere(checkout_copy, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run_in_clean_environment(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
     install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation")
-    run_in_clean_environment(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
-    for where in (checkout, checkout / "src", tmp_path):
-        assert str(checkout) in run_in_clean_environment(python, "-c", SMOKE, cwd=where, path=python.parent)
+    run_in_clean_environment(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout_copy, path=python.parent)
+    for where in (checkout_copy, checkout_copy / "src", tmp_path):
+        assert str(checkout_copy) in run_in_clean_environment(python, "-c", SMOKE, cwd=where, path=python.parent)

@@ -42,7 +42,7 @@ def list_private_names(tree):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_private_names(folder):
+def test_no_private_library_names_are_used(folder):
     paths = (ROOT / folder).rglob("*.py")
     private = {str(p): set(list_private_names(ast.parse(p.read_text()))) for p in paths}
     assert {path: names for path, names in private.items() if names} == {}
@@ -59,7 +59,7 @@ def test_no_private_names(folder):
         "from torch.utils import data\ndata._utils.f()",
     ],
 )
-def test_private_names_are_seen(line):
+def test_private_library_names_are_detected(line):
     assert list_private_names(ast.parse(line))
 
 

@@ -60,19 +60,19 @@ sys.exit(status)
 
 
 @pytest.fixture(autouse=True)
-def _importable_test_stages(monkeypatch):
+def _make_test_stages_importable(monkeypatch):
     """Let child processes import the test stages from this folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
 
 @pytest.fixture(autouse=True)
-def _own_lock(monkeypatch, tmp_path):
+def _use_separate_lock(monkeypatch, tmp_path):
     """Use a separate lock, so that these tests do not wait for other runs on this machine."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
 
 
-def make_stage(name, share):
+def make_test_stage(name, share):
     return driver.Stage(name, share, "qualify_stages")
 
 
@@ -114,7 +114,9 @@ def test_rehearsal_runs_every_stage(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_failures_do_not_affect_other_parts(tmp_path):
     begun = time.monotonic()
-    record = driver.run_stages(Rehearsal(), tmp_path, 5 + 20, [make_stage("ends", 0.6), make_stage("refuses", 1.0)])
+    record = driver.run_stages(
+        Rehearsal(), tmp_path, 5 + 20, [make_test_stage("ends", 0.6), make_test_stage("refuses", 1.0)]
+    )
     assert time.monotonic() - begun < 25
     ends, refuses = record["stages"]
     parts = {part["part"]: part for part in ends["parts"]}
@@ -155,7 +157,7 @@ def test_failures_do_not_affect_other_parts(tmp_path):
 def test_unfinished_parts_leave_stage_undecided(status, line_passed, verdict):
     """A part that is cut off by the deadline has neither passed nor failed, unless one of its lines has failed."""
     parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
-    assert driver.judge_parts(parts) is verdict
+    assert driver.have_parts_passed(parts) is verdict
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,8 @@ def test_exit_status_follows_the_verdict(verify, other, status):
     parts = {name: [driver._make_part_record("", state, "") for state in states] for name, states in stages.items()}
     record = {
         "stages": [
-            {"stage": name, "passed": driver.judge_parts(of), "seconds": 1.0, "parts": of} for name, of in parts.items()
+            {"stage": name, "passed": driver.have_parts_passed(of), "seconds": 1.0, "parts": of}
+            for name, of in parts.items()
         ]
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
@@ -187,7 +190,7 @@ def test_exit_status_follows_the_verdict(verify, other, status):
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
 
-@pytest.mark.usefixtures("unignored_signals")
+@pytest.mark.usefixtures("default_signal_handlers")
 def test_ctrl_c_ends_running_and_later_parts(tmp_path):
     begun, notes, children = time.monotonic(), tmp_path / "parts" / "ends-hangs.jsonl", []
 
@@ -200,7 +203,7 @@ def test_ctrl_c_ends_running_and_later_parts(tmp_path):
     interrupt_thread = threading.Thread(target=interrupt_after_child_starts)
     interrupt_thread.start()
     with pytest.raises(KeyboardInterrupt):
-        driver.run_stages(Rehearsal(), tmp_path, 60, [make_stage("ends", 1.0)])
+        driver.run_stages(Rehearsal(), tmp_path, 60, [make_test_stage("ends", 1.0)])
     interrupt_thread.join()
     assert time.monotonic() - begun < 30
     wait_until(lambda: not is_running(children[0]), 10)
@@ -251,7 +254,7 @@ def test_notes_are_written_line_by_line(tmp_path):
 def test_device_workloads_agree_for_both_index_dtypes(workload):
     """Device workloads run at small sizes on gpu-host, with equal results for int32 and int64 indices."""
     sizes = choose_workload_sizes(Rehearsal(), workload)
-    case = bench.make_case(workload, sizes, bench.DTYPE)
+    case = bench.draw_workload_inputs(workload, sizes, bench.DTYPE)
     results = [bench.make_backend_call(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
     assert compute_relative_error(*results) == 0
     least = bench._compute_least_work(case, choose_workload_sizes(Device(), workload))
@@ -263,7 +266,7 @@ def test_device_workloads_agree_for_both_index_dtypes(workload):
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
     workload, place = WORKLOADS[0], Rehearsal()
-    case = bench.make_case(workload, choose_workload_sizes(place, workload), bench.DTYPE)
+    case = bench.draw_workload_inputs(workload, choose_workload_sizes(place, workload), bench.DTYPE)
     ours = bench.make_backend_call(workload, "gpu-host", case)
     good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
@@ -299,7 +302,7 @@ def test_wrong_or_failing_programs_are_noted(tmp_path, monkeypatch):
     found = {}
     for name in list(contenders)[1:-1]:
         notes = Notes(tmp_path / "notes.jsonl")
-        models.compare_contenders("work", name, Rehearsal(), notes)
+        models.compare_contender_with_trigraph("work", name, Rehearsal(), notes)
         lines = {line["name"]: line for line in read_notes(notes.path)}
         found[name] = lines.pop(f"work, {name}")
         assert lines["work, trigraph"]["peak_bytes"] >= 0
@@ -309,10 +312,10 @@ def test_wrong_or_failing_programs_are_noted(tmp_path, monkeypatch):
     assert found["equal-compiled"]["ratio"] > 0
     assert "ZeroDivisionError" in found["pyg-compiled"]["note"]
     with pytest.raises(ZeroDivisionError):
-        models.compare_contenders("work", "own", Rehearsal(), notes)
+        models.compare_contender_with_trigraph("work", "own", Rehearsal(), notes)
 
 
-def test_timing_locks_the_device(monkeypatch):
+def test_exclusive_device_lock_excludes_others(monkeypatch):
     monkeypatch.setattr(qualify_part.fcntl, "flock", lambda file, kind: flock(file, kind | qualify_part.fcntl.LOCK_NB))
     with (
         qualify_part.lock_device(exclusive=False),
@@ -324,7 +327,7 @@ def test_timing_locks_the_device(monkeypatch):
         qualify_part.lock_device(exclusive=False).__enter__()
 
 
-def test_share_refers_to_the_largest_bound():
+def test_roofline_share_uses_largest_bound():
     """The roofline bound is the largest bound over all measured peak rates."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
@@ -393,7 +396,7 @@ def test_kit_runs_with_only_numpy_and_scipy(tmp_path):
     assert (passed, ran.returncode) == (True, 3), ran.stdout + ran.stderr  # compute-sanitizer is missing
 
 
-def test_the_gather_that_sets_the_ceiling_compiles():
+def test_gather_ceiling_kernel_compiles():
     core = pytest.importorskip("cuda.core")
     program = core.Program(GATHER.read_text(), "c++", core.ProgramOptions(std="c++17", arch="sm_90"))
     assert b"sum_gathered_rows" in bytes(program.compile("cubin").code)
@@ -428,11 +431,11 @@ def stand_in_device(monkeypatch, tmp_path):
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
     cupy.cuda.using_allocator = lambda malloc: contextlib.nullcontext()
     monkeypatch.setattr(
-        cupy_stand_in.DeviceContext, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
+        cupy_stand_in.DeviceStandIn, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
     )
     monkeypatch.setattr(
         checks,
-        "_select_operator_names",
+        "_limit_names_in_rehearsal",
         lambda place, names=checks.EVERY_OPERATOR: [n for n in CHECKED_OPERATORS if n in names],
     )
     return Device()
@@ -491,7 +494,7 @@ def test_memory_that_is_not_written_is_found(stand_in_device, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
-def test_sanitizer_cases(stand_in_device, family):
+def test_sanitizer_cases_return_host_arrays(stand_in_device, family):
     """The cases of the sanitizer stage run with device arrays and return results on the host."""
     assert all(
         type(array) is np.ndarray for array in cases.compare_kernels_with_judge(family, stand_in_device).values()

@@ -26,7 +26,7 @@ NOT_OFFERED = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE
 
 
 @pytest.fixture
-def invented_checks(monkeypatch):
+def fake_checks(monkeypatch):
     """Make `trigraph verify` run one unit that returns fake checks."""
     checks = [GOOD]
 
@@ -39,14 +39,16 @@ def invented_checks(monkeypatch):
     monkeypatch.setattr(
         run,
         "plan_run",
-        lambda **a: [units.WorkUnit(HOSTILE, 1.0, lambda: units.count_checks(checks), raise_signal_and_get_checks)],
+        lambda **a: [
+            units.WorkUnit(HOSTILE, 1.0, lambda: units.count_checks_for_plan(checks), raise_signal_and_get_checks)
+        ],
     )
     return checks
 
 
 @pytest.mark.parametrize("charset", ["ascii", "latin-1", "utf-8"])
-def test_hostile_text_is_escaped(invented_checks, tmp_path, charset):
-    invented_checks += [BAD, NOT_OFFERED]
+def test_hostile_text_is_escaped(fake_checks, tmp_path, charset):
+    fake_checks += [BAD, NOT_OFFERED]
     folder = tmp_path / os.fsdecode(b"caf\xc3\xa9 \x80 \x1b[31m")
     words = ["verify", "--backend", "pyref", "--jobs", "1", "--report", str(folder)]
     result = CliRunner(charset=charset).invoke(main, words)
@@ -90,7 +92,7 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
     [("disk", "Error: the output cannot be used: No space left on device\n"), ("pipe", "")],
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
-def test_unwritable_output_ends_with_an_error(words, kind, line, invented_checks, tmp_path, monkeypatch, capsys):
+def test_unwritable_output_ends_with_an_error(words, kind, line, fake_checks, tmp_path, monkeypatch, capsys):
     """If standard output cannot be written, commands exit with an error, but still write their report."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with open_unwritable_stream(kind) as stream, monkeypatch.context() as patch:
@@ -105,7 +107,7 @@ def test_unwritable_output_ends_with_an_error(words, kind, line, invented_checks
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 @pytest.mark.parametrize("kind", ["disk", "pipe"])
 @pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (VERIFY, 0)])
-def test_unwritable_stderr_keeps_the_exit_status(kind, words, status, invented_checks, tmp_path, monkeypatch):
+def test_unwritable_stderr_keeps_the_exit_status(kind, words, status, fake_checks, tmp_path, monkeypatch):
     report = ["--report", str(tmp_path)] if status == 0 else []
     with open_unwritable_stream(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
@@ -113,9 +115,9 @@ def test_unwritable_stderr_keeps_the_exit_status(kind, words, status, invented_c
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
-@pytest.mark.usefixtures("unignored_signals")
+@pytest.mark.usefixtures("default_signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_one_line_and_its_status(number, invented_checks, monkeypatch):
+def test_a_signal_is_one_line_and_its_status(number, fake_checks, monkeypatch):
     before = signal.getsignal(number)
     monkeypatch.setenv("HIT", number.name)
     result = CliRunner().invoke(main, VERIFY)
@@ -123,9 +125,9 @@ def test_a_signal_is_one_line_and_its_status(number, invented_checks, monkeypatc
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.usefixtures("unignored_signals")
-def test_an_interrupted_run_shows_completed_checks(invented_checks, monkeypatch):
-    invented_checks += [BAD]
+@pytest.mark.usefixtures("default_signal_handlers")
+def test_an_interrupted_run_shows_completed_checks(fake_checks, monkeypatch):
+    fake_checks += [BAD]
     (unit,), hit = run.plan_run(), units.WorkUnit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(run, "plan_run", lambda **a: [unit, hit])
     result = CliRunner().invoke(main, VERIFY)
@@ -140,7 +142,7 @@ def test_signals_that_a_shell_ignores_fail_no_test():
     programs.run_command("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, *words)
 
 
-def test_a_signal_that_is_ignored_stays_ignored(invented_checks, monkeypatch):
+def test_a_signal_that_is_ignored_stays_ignored(fake_checks, monkeypatch):
     """SIGHUP stays ignored if it was ignored before, as under `nohup`."""
     monkeypatch.setenv("HIT", "SIGHUP")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

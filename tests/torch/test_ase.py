@@ -13,7 +13,7 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.md.verlet import VelocityVerlet
 from ase.phonons import Phonons
 from expect_error import expect_error
-from small_potentials import make_crystal, make_potential
+from small_potentials import make_crystal, make_small_dimenet
 
 import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
@@ -21,7 +21,7 @@ from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
 
 @pytest.fixture
 def calculator():
-    return trigraph.ase.Calculator(make_potential())
+    return trigraph.ase.Calculator(make_small_dimenet())
 
 
 def test_calculator_results_equal_the_model(calculator):
@@ -57,7 +57,7 @@ def test_atomic_energies_sum_to_the_energy(calculator):
     np.testing.assert_allclose(repeated, np.tile(energies, 2), rtol=0, atol=rounding)
 
 
-def test_zeros_have_no_sign(calculator):
+def test_isolated_atom_has_positive_zeros(calculator):
     """Forces without neighbours are +0.0, not -0.0."""
     alone = Atoms("Cu", [[0, 0, 0]], cell=[20, 20, 20], pbc=True, calculator=calculator)
     energies = (np.array(alone.get_potential_energy()), alone.get_potential_energies())
@@ -144,7 +144,7 @@ def test_model_without_energy_method_is_refused():
         trigraph.ase.Calculator(torch.nn.Linear(3, 1))
 
 
-def test_a_skin_keeps_neighbors(calculator, monkeypatch):
+def test_neighbors_are_reused_within_the_skin(calculator, monkeypatch):
     """With a skin, forces agree up to rounding; the search is repeated after an atom has moved by half the skin."""
     searches, search = [], calculator.model.neighbors
 
@@ -197,7 +197,7 @@ class Springs(Potential):
         return neighbors.into_atoms((1 + self.training) * self.stiffness * stretched.clamp(min=0).square())
 
 
-def search_in_open_directions(calculator):
+def replace_with_aperiodic_search(calculator):
     """Replace the search by one that treats no direction as periodic."""
     model = calculator.model
     model.neighbors = lambda pos, batch=None, cell=None, pbc=None, skin=0.0: Potential.neighbors(
@@ -221,7 +221,7 @@ CHANGES = {
 # Changes that the calculator does not notice without `reset`.
 CHANGES_WITH_RESET = {
     "weights": lambda calculator: calculator.model.stiffness.data.add_(1),
-    "search": search_in_open_directions,
+    "search": replace_with_aperiodic_search,
 }
 
 
@@ -258,7 +258,7 @@ def test_a_call_that_fails_leaves_no_results(calculator):
             call(many)
 
 
-def test_tensors_are_where_the_model_is(calculator):
+def test_calculator_ignores_default_device(calculator):
     """Tensors are created on the model's device, whatever torch's default device is."""
     atoms = make_crystal()
     expected = calculator.get_forces(atoms)

@@ -10,8 +10,14 @@ from ase import units
 from ase.build import bulk
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from neighbor_cases import CUTOFF, draw_batch
-from test_torch_captured import Springs, assert_padded_graphs_match, make_crystal, make_molecules, make_potential
+from neighbor_cases import CUTOFF, draw_structure_batch
+from test_torch_captured import (
+    Springs,
+    assert_graphs_equal_constructed,
+    make_crystal_tensors,
+    make_molecule_tensors,
+    make_potential,
+)
 
 import trigraph.ase
 from trigraph.torch import Capacity, compile_potential
@@ -19,7 +25,7 @@ from trigraph.torch.potentials.capacity_search import PaddedNeighborSearch
 from trigraph.torch.potentials.padding import PaddedBuffers
 
 
-def dump_padding(padding):
+def list_padding_bytes(padding):
     """Return the bytes of every array in a padding that potentials use."""
     neighbors = padding.neighbors
     graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
@@ -34,7 +40,7 @@ def test_search_fills_padding_like_the_host():
     model.cutoff = CUTOFF
     for seed in range(60):
         dtype = (torch.float32, torch.float64)[seed % 2]
-        pos, of_atom, cells, flags = map(torch.from_numpy, draw_batch(seed, np.float32))
+        pos, of_atom, cells, flags = map(torch.from_numpy, draw_structure_batch(seed, np.float32))
         pos, cells, z = pos.to(dtype), cells.to(dtype), torch.ones(len(pos), dtype=torch.int64)
         neighbors = model.neighbors(pos, of_atom, cells, flags)
         needed = Capacity.of(neighbors)
@@ -42,23 +48,23 @@ def test_search_fills_padding_like_the_host():
         capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
         padding = PaddedBuffers(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
         padding.load_structures(z, pos, cells, neighbors, CUTOFF)
-        expected = dump_padding(padding)
+        expected = list_padding_bytes(padding)
         search = PaddedNeighborSearch(padding, CUTOFF, None)
         search.record_checked_atoms(flags.numpy())
         for name, array in padding.edges.items():
             array.fill_(7 if "offsets" in name else 0)
         padding.shifts.fill_(7)
         assert search.load_arguments(z, pos, of_atom, cells, flags)
-        refused, total = search.write_edges()[0].tolist()
+        refused, total = search.find_and_write_edges()[0].tolist()
         assert (refused, total) == (0, needed.edges)
-        assert dump_padding(padding) == expected
+        assert list_padding_bytes(padding) == expected
         if total > 1 and seed % 4 == 2:  # the edges do not fit, so only ghost atoms remain
             padding.capacity = capacity._replace(edges=total - 1)
             assert search.load_arguments(z, pos, of_atom, cells, flags)
-            assert search.write_edges()[0].tolist() == [1, total]
+            assert search.find_and_write_edges()[0].tolist() == [1, total]
             assert padding.refused
             assert not padding.edges["src_offsets"][len(z)]
-            assert_padded_graphs_match(padding.neighbors)
+            assert_graphs_equal_constructed(padding.neighbors)
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def graphs_and_host_searches(monkeypatch):
     return graphs, calls
 
 
-def check_same_results(captured, model, *arguments, **keywords):
+def compute_checked_results(captured, model, *arguments, **keywords):
     """Assert that a captured potential agrees with the model; return the captured potential's results."""
     got, expected = (one.energy_forces_stress(*arguments, **keywords) for one in (captured, model))
     for a, b in zip(got, expected, strict=True):
@@ -89,13 +95,13 @@ def check_same_results(captured, model, *arguments, **keywords):
 def test_host_searches_only_if_graph_cannot(graphs_and_host_searches):
     """The host searches in the first two calls, and when the graph cannot; all results are correct."""
     _, calls = graphs_and_host_searches
-    model, (z, pos, cell) = make_potential(), make_crystal()
+    model, (z, pos, cell) = make_potential(), make_crystal_tensors()
     captured, exact = compile_potential(model, capture=True), make_potential()
     for step in range(8):
         pos = pos + 0.02 * torch.randn_like(pos)
         cell = cell * (1 + 0.001 * step)
         given = compile_potential(model, capture=True, capacity=captured.capacities or None)
-        got = check_same_results(captured, exact, z, pos, None, cell)
+        got = compute_checked_results(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
     assert calls.count(len(z)) == 2 + 8 + 8  # 2 searches by `captured`, 8 by `exact`, 8 by new potentials
@@ -145,22 +151,22 @@ def test_captured_searches_are_correct_for_batches(graphs_and_host_searches):
     _, calls = graphs_and_host_searches
     model = Springs()
     captured = compile_potential(model, capture=True)
-    z, pos, batch = make_molecules("C6H6", "H2O", "CH4")
+    z, pos, batch = make_molecule_tensors("C6H6", "H2O", "CH4")
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     for several in (batch, batch[order], batch):
         for step in range(4):
             calls.clear()
-            check_same_results(captured, model, z, pos, several)
+            compute_checked_results(captured, model, z, pos, several)
             assert len(calls) == 1 + (step < 2)
             pos = pos + 0.01 * torch.randn_like(pos)
     model.max_num_neighbors = 4
     for _ in range(4):
-        check_same_results(captured, model, z, pos, batch)
+        compute_checked_results(captured, model, z, pos, batch)
 
 
-def test_refused_results_are_nan(graphs_and_host_searches):
+def test_results_beyond_capacity_are_nan(graphs_and_host_searches):
     """If edges exceed the capacity, replayed results are NaN until the host has searched."""
-    model, (z, pos, cell) = make_potential(), make_crystal()
+    model, (z, pos, cell) = make_potential(), make_crystal_tensors()
     captured = compile_potential(model, capture=True)
     for _ in range(4):
         captured.energy_forces_stress(z, pos, cell=cell)
@@ -171,7 +177,7 @@ def test_refused_results_are_nan(graphs_and_host_searches):
     results = replay()
     assert padding.search.wait_for_result()[0]
     assert all(bool(t.isnan().all()) for t in results)
-    check_same_results(captured, model, z, pos, None, cell)
+    compute_checked_results(captured, model, z, pos, None, cell)
 
 
 @pytest.mark.usefixtures("graphs_and_host_searches")
@@ -190,7 +196,7 @@ def test_captured_ase_dynamics_agree_with_eager():
 
 def test_device_search_never_synchronizes(monkeypatch, tmp_path):
     """A search never makes the host wait, and finds the same neighbours as on the CPU."""
-    model, (z, pos, cell) = Springs(), make_crystal(torch.float32)
+    model, (z, pos, cell) = Springs(), make_crystal_tensors(torch.float32)
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
     graph_stand_in.install_cuda_graphs(monkeypatch)
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
@@ -200,12 +206,12 @@ def test_device_search_never_synchronizes(monkeypatch, tmp_path):
     search = PaddedNeighborSearch(padding, model.cutoff, None)
     search.record_checked_atoms(flags)
     assert search.load_arguments(z, pos, None, cell, None)
-    search.write_edges()
+    search.find_and_write_edges()
     for array in padding.edges.values():
         array.zero_()
     launches = cupy_stand_in.state.launches
     with cupy_stand_in.simulate_capture(), graph_stand_in.OperationRecorder():
-        (result,) = search.write_edges()
+        (result,) = search.find_and_write_edges()
     assert cupy_stand_in.state.launches - launches == 6
     assert result[0] == 0
     assert all(torch.equal(a, b) for a, b in zip(padding.edges.values(), expected, strict=True))

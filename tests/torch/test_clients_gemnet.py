@@ -18,7 +18,7 @@ from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.layers import gemnet  # noqa: E402
 
-MOLECULE = blocks.draw_molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
+MOLECULE = blocks.draw_neighbor_pairs(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
 ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}
 NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
 both_originals = pytest.mark.parametrize("name", ORIGINALS)
@@ -34,7 +34,7 @@ def make_block(name, dtype="float64"):
 
 
 def draw_inputs(model, structure=MOLECULE, dtype="float64"):
-    return blocks.draw_inputs(model, structure, dtype)
+    return blocks.draw_inputs_and_index_lists(model, structure, dtype)
 
 
 def collect_differentiable_tensors(model, x):
@@ -113,7 +113,7 @@ def test_conversion_preserves_results_and_derivatives(name, padded, dtype):
 def test_converted_blocks_accept_structures_without_edges(name, num_atoms, pairs, padded):
     """A converted block accepts structures without edges or triplets, which the original supports only in batches."""
     model = make_block(name)
-    alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
+    alone = blocks.NeighborPairs(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
     x, lists = draw_inputs(model, beside)
     own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
@@ -132,7 +132,7 @@ def test_converted_blocks_accept_structures_without_edges(name, num_atoms, pairs
     assert_close(compute_outputs_and_gradients(model, x, lists, seeds), expected, estimate_tolerance(model, beside))
 
 
-def derive_class(layer):
+def assign_derived_class(layer):
     layer.__class__ = type("Mine", (type(layer),), {})
 
 
@@ -140,14 +140,14 @@ def wrap_forward(layer):
     layer.forward = mock.Mock(wraps=layer.forward)
 
 
-def set_parameter(name, *shape):
+def make_parameter_replacer(name, *shape):
     """Return a function that replaces a parameter of a layer by zeros of another shape."""
 
-    def change_layer(layer):
+    def replace_parameter_by_zeros(layer):
         path, _, last = name.rpartition(".")
         setattr(layer.get_submodule(path), last, torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)))
 
-    return change_layer
+    return replace_parameter_by_zeros
 
 
 TRIPLETS, ATOMS = "block.trip_interaction.mlp_cbf", "block.atom_interaction"
@@ -160,14 +160,24 @@ STATES = [
     (lambda m: m.bilinear.half(), "dtype torch.float16; expected all of torch.float32 or of torch"),
 ]
 WEIGHTS = [
-    ("fairchem", "mlp_cbf_tint", set_parameter("weight", 6, 12), r"weight has shape \(6, 12\); expected \(6, 3, 4\)"),
-    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.weight", 7, 21), r"\(7, 21\); expected \(7, 20\)"),
-    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.bias", 7), "linear.bias; expected bilinear.linear.weight"),
-    ("fairchem", ATOMS, set_parameter("bilinear.linear.weight", 11, 19), "is a multiple of 9"),
-    ("mattergen", TRIPLETS, set_parameter("weight", 9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
+    (
+        "fairchem",
+        "mlp_cbf_tint",
+        make_parameter_replacer("weight", 6, 12),
+        r"weight has shape \(6, 12\); expected \(6, 3, 4\)",
+    ),
+    ("fairchem", TRIPLETS, make_parameter_replacer("bilinear.linear.weight", 7, 21), r"\(7, 21\); expected \(7, 20\)"),
+    (
+        "fairchem",
+        TRIPLETS,
+        make_parameter_replacer("bilinear.linear.bias", 7),
+        "linear.bias; expected bilinear.linear.weight",
+    ),
+    ("fairchem", ATOMS, make_parameter_replacer("bilinear.linear.weight", 11, 19), "is a multiple of 9"),
+    ("mattergen", TRIPLETS, make_parameter_replacer("weight", 9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
 ]
 CLASSES = "(BasisEmbedding|PairInteraction|EfficientInteractionBilinear)"
-LEFT = [(*layer, derive_class, f"is derived from {CLASSES} and may change its methods") for layer in LAYERS]
+LEFT = [(*layer, assign_derived_class, f"is derived from {CLASSES} and may change its methods") for layer in LAYERS]
 LEFT += [(*layer, wrap_forward, "its forward is replaced") for layer in LAYERS]
 LEFT += [("fairchem", path, *state) for path in (TRIPLETS, ATOMS) for state in STATES] + WEIGHTS
 
@@ -186,19 +196,19 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
     assert re.search(reason, conversion.left[0].note), conversion.left[0].note
     assert type(layer) is kind
     assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
-    if change in (derive_class, wrap_forward):
+    if change in (assign_derived_class, wrap_forward):
         assert_close(compute_outputs_and_gradients(model, x, lists), expected, estimate_tolerance(model))
     if change is wrap_forward:
         layer.forward.assert_called_once()
 
 
-def test_hooks_of_layers_that_are_called_are_kept():
+def test_hooks_of_called_sublayers_allow_conversion():
     model = make_block("fairchem")
     model.get_submodule(ATOMS).up_projection.register_forward_hook(lambda module, args, out: None)
     assert convert(model).left == []
 
 
-def load_older_layer(folder):
+def load_older_bilinear_layer(folder):
     """Return the bilinear layer of fairchem's older GemNets."""
     make_block("fairchem")  # skips the test if the wheel is missing
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
@@ -207,25 +217,25 @@ def load_older_layer(folder):
 
 
 def test_gemnet_dt_layer_is_converted_correctly():
-    layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
+    layer, triplets = load_older_bilinear_layer("gemnet"), MOLECULE.index_lists()["e2e"]
     edges = MOLECULE.directed_edges("main").shape[1]
     index = convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
     x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
 
-    def compute_layer_results():
+    def compute_output_and_gradients():
         out = layer(tuple(x[:2]), x[2], **index)
         return {str(n): v.detach() for n, v in enumerate((out, *torch.autograd.grad(out.sum(), [*x, layer.weight])))}
 
-    expected = compute_layer_results()
+    expected = compute_output_and_gradients()
     assert len(convert(layer).replaced) == 1
-    assert_close(compute_layer_results(), expected, 2 * sizes[2][0] ** 0.5)
+    assert_close(compute_output_and_gradients(), expected, 2 * sizes[2][0] ** 0.5)
 
 
 def test_layer_with_another_forward_stays_unconverted():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
-    (left,) = convert(load_older_layer("gemnet_gp")).left
+    (left,) = convert(load_older_bilinear_layer("gemnet_gp")).left
     arguments = "basis, m, id_reduce, id_ragged_idx"
     assert left.note.startswith(f"its forward takes {arguments}, edge_offset, Kmax; expected {arguments}")
 
@@ -238,7 +248,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "text"), BAD)
-def test_pair_interaction_refuses_bad_pairs(changes, text):
+def test_pair_interaction_refuses_bad_input(changes, text):
     layer = make_block("fairchem").block.atom_interaction
     arguments = {
         "h": torch.ones(2, 10).double(),

@@ -9,11 +9,11 @@ from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
-from trigraph.benchmarks.originals import OriginalRelease, load_modules  # noqa: E402
+from trigraph.benchmarks.originals import WheelRelease, load_modules  # noqa: E402
 from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
-ORIGINAL = OriginalRelease("neuraloperator", "2.0.0", "neuralop")
+ORIGINAL = WheelRelease("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
@@ -42,7 +42,7 @@ def assert_close_or_none(got, expected, roundings=ROUNDINGS):
             torch.testing.assert_close(a, b, rtol=0, atol=float(error))
 
 
-def compute_derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
+def compute_result_and_derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
     """Return a layer's result, its gradients and second derivatives; query 3 has no neighbours."""
     torch.manual_seed(0)
     y, x = torch.rand(POINTS, 3, dtype=dtype), torch.rand(QUERIES, 3, dtype=dtype)
@@ -68,13 +68,13 @@ def compute_derivatives(theirs, transform, functions, dtype, reduction, default=
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("transform", "functions"), [*itertools.product(TRANSFORMS, (None, (), (2,), (3,)))])
 def test_install_preserves_results_and_derivatives(neuralop_modules, transform, functions, dtype, reduction):
-    expected = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction, default=dtype)
+    expected = compute_result_and_derivatives(neuralop_modules, transform, functions, dtype, reduction, default=dtype)
     torch.set_default_dtype(torch.float32)
     neuralop.install()
     neuralop.install()
     for module in (neuralop_modules.integral_transform, neuralop_modules.segment_csr):
         assert module.segment_csr is neuralop.segment_csr
-    got = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction)
+    got = compute_result_and_derivatives(neuralop_modules, transform, functions, dtype, reduction)
     assert (got[0][..., 3, :] == 0).all()
     assert all(float(t.detach().abs().max()) > 0 for t in got[:3] if t is not None)
     assert_close_or_none(got, expected)

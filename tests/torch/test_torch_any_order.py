@@ -32,7 +32,7 @@ STEP, BOUND = 2.0**-13, 1e-5
 WIDE = 16.0  # results y (up to 1e2) enter as sin(y / WIDE), so that derivatives do not grow with the order
 
 
-def draw_arguments(name, setting):
+def draw_tensors_and_keywords(name, setting):
     """Return an operator's random tensors, its other arguments, and a random number generator."""
     op = OPERATORS[f"{name}_fwd"]
     values = draw_operator_arguments(op, np.float64, setting=setting)
@@ -41,7 +41,7 @@ def draw_arguments(name, setting):
     return tensors, {n: v for n, v in values.items() if n not in op.definition.request_names}, rng
 
 
-def compute_derivative(name, tensors, keywords, order, directions):
+def compute_directional_derivative(name, tensors, keywords, order, directions):
     """Return the derivative of order `order` of a nonlinear function of the results, along the given directions."""
     result = getattr(tt, name)(**tensors, **keywords)
     names = [a.name for a in OPERATORS[f"{name}_fwd"].definition.outputs]
@@ -97,27 +97,27 @@ def test_plain_forms_ignore_rows_that_no_edge_reads():
 
 
 @pytest.mark.parametrize(("name", "setting"), CALLS, ids=str)
-def test_derivative_is_the_difference_of_the_one_before(name, setting):
+def test_derivatives_agree_with_central_differences(name, setting):
     for order in (3, 4):
-        tensors, keywords, rng = draw_arguments(name, setting)
+        tensors, keywords, rng = draw_tensors_and_keywords(name, setting)
         directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(order)]
         at = {n: t.requires_grad_() for n, t in tensors.items()}
-        exact = float(compute_derivative(name, at, keywords, order, directions).detach())
+        exact = float(compute_directional_derivative(name, at, keywords, order, directions).detach())
         sides = []
         for sign in (1, -1):
             moved = {
                 n: (t.detach() + sign * STEP * (1 + t.detach() / WIDE) * d).requires_grad_()
                 for (n, t), d in zip(tensors.items(), directions[order - 1], strict=True)
             }
-            sides.append(float(compute_derivative(name, moved, keywords, order - 1, directions).detach()))
+            sides.append(float(compute_directional_derivative(name, moved, keywords, order - 1, directions).detach()))
         difference = (sides[0] - sides[1]) / (2 * STEP)
         assert abs(exact - difference) <= BOUND * max(abs(difference), abs(sides[0]))
 
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge", "radial_basis", "interaction_bilinear"])
-def test_forward_and_reverse_mode_give_the_same(name):
+def test_third_derivatives_agree_in_all_modes(name):
     """Third derivatives in reverse mode, in forward mode and by torch.func.hessian agree."""
-    tensors, keywords, rng = draw_arguments(name, {})
+    tensors, keywords, rng = draw_tensors_and_keywords(name, {})
     key, t = next(iter(tensors.items()))
     first, along = (torch.from_numpy(rng.standard_normal(t.shape)) for _ in range(2))
 
@@ -145,13 +145,13 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
-def test_last_plain_derivative_equals_recorded_one(name, monkeypatch):
+def test_plain_derivative_without_graph_equals_vjp(name, monkeypatch):
     """Without create_graph, autograd differentiates the plain implementation, bitwise equal to torch.func.vjp."""
-    monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
-    tensors, keywords, rng = draw_arguments(name, {})
+    monkeypatch.setattr(derivatives, "supports_bwd3", lambda *_: False)
+    tensors, keywords, rng = draw_tensors_and_keywords(name, {})
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
     inputs = [t.requires_grad_() for t in tensors.values()]
-    second = compute_derivative(name, tensors, keywords, 2, directions)
+    second = compute_directional_derivative(name, tensors, keywords, 2, directions)
     recorded = torch.autograd.grad(second, inputs, create_graph=True)  # torch.func.vjp computes this result
     monkeypatch.delattr(torch.func, "vjp")
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
@@ -159,7 +159,7 @@ def test_last_plain_derivative_equals_recorded_one(name, monkeypatch):
 
 def test_third_derivatives_in_bfloat16_are_finite():
     """Third derivatives with respect to bfloat16 inputs are finite and in bfloat16."""
-    tensors, keywords, _ = draw_arguments("mha_gat_n2n", {})
+    tensors, keywords, _ = draw_tensors_and_keywords("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
     x = tensors["src_embedding"]
     number = tt.mha_gat_n2n(**tensors, **keywords, backend="gpu-host").output_embedding.float().square().sum()

@@ -14,7 +14,7 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from two_ranks import run_two_ranks, take_averaged_steps, take_training_steps
+from two_ranks import compute_on_two_ranks, take_rank_averaged_steps, take_training_steps
 
 import trigraph.ase
 from trigraph.graphs.edge_graph import build_with_reverse
@@ -22,7 +22,7 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.padding import MAX_GHOST_DEGREE, CheckedStructures, PaddedBuffers, choose_capacity
-from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
+from trigraph.torch.potentials.training_step import PaddedStructures, check_capturable_optimizer
 
 TOLERANCE = 1e-12  # tolerance relative to the largest value, for float64 sums in different orders
 
@@ -36,7 +36,7 @@ def make_potential(dtype=torch.float64, **sizes):
     ).to(dtype)  # fmt: skip
 
 
-def make_molecules(*names, seed=0, dtype=torch.float64):
+def make_molecule_tensors(*names, seed=0, dtype=torch.float64):
     """Return atomic numbers, positions and batch of molecules with slightly displaced atoms."""
     rng, several = np.random.default_rng(seed), [molecule(name) for name in names]
     z = torch.tensor(np.concatenate([a.numbers for a in several]))
@@ -45,7 +45,7 @@ def make_molecules(*names, seed=0, dtype=torch.float64):
     return z, torch.tensor(pos, dtype=dtype), batch
 
 
-def make_crystal(dtype=torch.float64):
+def make_crystal_tensors(dtype=torch.float64):
     atoms = bulk("NaCl", "rocksalt", a=5.6, cubic=True)
     atoms.rattle(0.1, seed=0)
     z, pos, cell = (torch.tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
@@ -66,7 +66,7 @@ def make_filled_padding(model, capacity, z, pos, cells=None, batch=None):
     return padding
 
 
-def assert_padded_graphs_match(neighbors):
+def assert_graphs_equal_constructed(neighbors):
     """Assert that padded graphs have the same arrays and sizes as graphs from the constructors."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = build_with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
@@ -97,7 +97,7 @@ def assert_padded_graphs_match(neighbors):
 
 def test_padded_graphs_equal_constructed_graphs():
     """Graphs with ghost atoms are valid, also with odd sizes, long rows, and few ghosts."""
-    z, pos, cell = make_crystal()
+    z, pos, cell = make_crystal_tensors()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
         model = make_potential()
         model.cutoff = cutoff
@@ -106,23 +106,23 @@ def test_padded_graphs_equal_constructed_graphs():
         padding = make_filled_padding(
             model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None]
         )
-        assert_padded_graphs_match(padding.neighbors)
+        assert_graphs_equal_constructed(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
     # Repeat with a smaller, odd number of atoms, and with atoms of the structures interleaved.
-    model, (z, pos, batch) = make_potential(), make_molecules("C6H6", "H2O")
+    model, (z, pos, batch) = make_potential(), make_molecule_tensors("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     padding = make_filled_padding(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
-    assert_padded_graphs_match(padding.neighbors)
+    assert_graphs_equal_constructed(padding.neighbors)
     padding.load_structures(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
-    assert_padded_graphs_match(padding.neighbors)
+    assert_graphs_equal_constructed(padding.neighbors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bits_do_not_depend_on_the_capacity(dtype):
     """Results are bitwise identical for all capacities, and whether alone or in a batch; ghost atoms cause no NaN."""
     model = make_potential(dtype, hidden_channels=64, out_emb_channels=128)
-    z, pos, cell = make_crystal(dtype)
+    z, pos, cell = make_crystal_tensors(dtype)
     needed = Capacity.of(model.neighbors(pos, cell=cell))
     results = []
     for capacity in (needed, needed._replace(structures=4), needed.grown(), Capacity(200, 1500), Capacity(9, 4001, 2)):
@@ -134,7 +134,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     expected = model.energy_forces_stress(z, pos, cell=cell)
     for got, right in zip(results[0], expected, strict=True):
         assert float((got - right).abs().max()) <= 100 * torch.finfo(dtype).eps * float(right.abs().max())
-    z, pos, batch = make_molecules("C6H6", "H2O", "CH3CH2OH", "H2", dtype=dtype)
+    z, pos, batch = make_molecule_tensors("C6H6", "H2O", "CH3CH2OH", "H2", dtype=dtype)
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
@@ -142,7 +142,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
-    padding = make_filled_padding(model, needed.grown(), *make_molecules("H2O", dtype=dtype)[:2])
+    padding = make_filled_padding(model, needed.grown(), *make_molecule_tensors("H2O", dtype=dtype)[:2])
     structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
     product = structures.hessian_vector_product(torch.ones_like(padding.pos))
     gradients = torch.autograd.grad(product.square().sum(), list(model.parameters()), materialize_grads=True)
@@ -164,7 +164,7 @@ def test_replays_agree_with_the_model(captured_graphs):
     kept, made = [], []
     calls = (["H2O"], ["CH4"], ["NH3", "H2O"], ["C6H6"] * 2, ["C6H6", "CH4"], ["C6H6"] * 2, ["NH3", "H2O"])
     for seed, names in enumerate((*calls, *calls[:2])):
-        z, pos, batch = make_molecules(*names, "N2", seed=seed)
+        z, pos, batch = make_molecule_tensors(*names, "N2", seed=seed)
         neighbors = model.neighbors(pos, batch)
         for _ in range(2):  # reuse the neighbours, as with a skin
             pos = pos + 0.01
@@ -187,7 +187,7 @@ def test_replays_agree_with_the_model(captured_graphs):
         assert_close(got, expected)
     assert len(captured.capacities) == 2
     assert Capacity(64, 128, 3) in captured.capacities
-    z, pos, cell = make_crystal()
+    z, pos, cell = make_crystal_tensors()
     for one in (captured, pickle.loads(pickle.dumps(captured)), copy.deepcopy(captured)):
         for _ in range(2):
             assert_close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
@@ -214,7 +214,7 @@ def compute_loss(structures, labels):
     return loss
 
 
-def take_eager_step(model, optimizer, arguments, labels, max_norm):
+def take_eager_training_step(model, optimizer, arguments, labels, max_norm):
     """Take an eager training step without ghost atoms; return the loss."""
     z, pos, batch = arguments
     given = CheckedStructures(z, pos, None, model.neighbors(pos, batch))
@@ -240,7 +240,7 @@ def test_captured_training_agrees_with_eager_steps(captured_graphs, form):
     batches = (["H2O"], ["CH4"], ["NH3"], ["C6H6", "H2O"], ["CH3CH2OH", "CH4"], ["H2O"], ["NH3"])
     mixed = torch.autocast("cpu", torch.bfloat16) if form == "bfloat16" else contextlib.nullcontext()
     for seed, names in enumerate(batches):
-        arguments = make_molecules(*names, seed=seed, dtype=next(model.parameters()).dtype)
+        arguments = make_molecule_tensors(*names, seed=seed, dtype=next(model.parameters()).dtype)
         rows = ("forces", *(("vector", "curvature") if form == "curvature" else ()))
         of_atoms = {name: torch.randn_like(arguments[1]) for name in rows}
         of_structures = {"energy": torch.randn(len(names), dtype=arguments[1].dtype)}
@@ -249,7 +249,7 @@ def test_captured_training_agrees_with_eager_steps(captured_graphs, form):
                 optimizer.param_groups[0]["lr"] = 5e-3
         with mixed:
             got = step(*arguments, of_atoms=of_atoms, of_structures=of_structures)
-            expected = take_eager_step(other, several[1], arguments, of_atoms | of_structures, 1.0)
+            expected = take_eager_training_step(other, several[1], arguments, of_atoms | of_structures, 1.0)
         pairs = [(got, expected)]
         for p, q in zip(model.parameters(), other.parameters(), strict=True):
             assert (p.grad is None) == (q.grad is None)
@@ -268,12 +268,12 @@ def test_ranks_average_gradients(tmp_path):
     """Training on two ranks with half of each batch and averaged gradients agrees with one process."""
     model = make_potential()
     names = ("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O")
-    halves = [[make_molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
+    halves = [[make_molecule_tensors(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
     whole = [
         (torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]), torch.cat([a[2], b[2] + 2]))
         for a, b in zip(*halves, strict=True)
     ]
-    ranks = run_two_ranks(tmp_path, take_averaged_steps, [(copy.deepcopy(model), half) for half in halves])
+    ranks = compute_on_two_ranks(tmp_path, take_rank_averaged_steps, [(copy.deepcopy(model), half) for half in halves])
     expected = take_training_steps(model, whole, lambda gradient: None)
     for weights in ranks:
         for got, right in zip(weights, expected, strict=True):
@@ -303,7 +303,7 @@ class Springs(Potential):
 
 
 def test_models_that_cannot_be_captured_are_refused(monkeypatch):
-    graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), make_molecules("C6H6", "H2O")
+    graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), make_molecule_tensors("C6H6", "H2O")
     model = Springs()
     captured = compile_potential(model, capture=True)
     for _ in range(3):
@@ -338,7 +338,7 @@ def test_models_that_cannot_be_captured_are_refused(monkeypatch):
 
 
 def test_bad_capture_arguments_are_refused():
-    model, given = Springs(), make_molecules("H2O", "H2O")
+    model, given = Springs(), make_molecule_tensors("H2O", "H2O")
     captured = compile_potential(model, capture=True)
     sgd, adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS))
     step = captured.training_step(compute_loss, adam)
@@ -367,7 +367,7 @@ def test_bad_capture_arguments_are_refused():
             captured.training_step(compute_loss, lbfgs)
         ),
         "the step of Adam reads numbers on the host; expected Adam(..., capturable=True), or SGD": lambda: (
-            check_optimizer(adam, True)
+            check_capturable_optimizer(adam, True)
         ),
         "ValueError: compile_potential: of_atoms['e'] has shape (2,); expected (num_atoms, ...) with 6 rows": lambda: (
             step(*given, of_atoms=energies)
@@ -382,7 +382,7 @@ def test_bad_capture_arguments_are_refused():
     }.items():
         with expect_error(message if "Error:" in message else f"TypeError: compile_potential: {message}"):
             call()
-    check_optimizer(sgd, True)
+    check_capturable_optimizer(sgd, True)
     large, small = Capacity(1000, 10_000), Capacity(100, 4000)
     assert choose_capacity(Capacity(600, 5001), [], [large]) == choose_capacity(small, [large], []) == large
     for existing in (large, small._replace(edges=9999)):
@@ -393,7 +393,7 @@ def test_bad_capture_arguments_are_refused():
 @pytest.mark.parametrize("model", [Springs().float(), make_potential(torch.float32)], ids=["springs", "dimenet"])
 def test_captured_device_code_never_synchronizes(monkeypatch, tmp_path, model):
     """trigraph's device code for forces, curvature and gradients never makes the host wait."""
-    arguments = make_molecules("H2O", "NH3", dtype=torch.float32)
+    arguments = make_molecule_tensors("H2O", "NH3", dtype=torch.float32)
     given = CheckedStructures(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)
     labels = {"energy": torch.ones(2), **{n: torch.ones_like(given.pos) for n in ("forces", "vector", "curvature")}}

@@ -38,7 +38,7 @@ def make_potential(**sizes):
     ).double()
 
 
-def draw_structures(sizes, seed=0):
+def draw_structure_tensors(sizes, seed=0):
     """Return atomic numbers, positions and batch of clusters whose numbers of atoms are `sizes`."""
     rng = np.random.default_rng(seed)
     lattice = 1.7 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
@@ -59,7 +59,7 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 def assert_same_results(program, model, batches, periodic):
     """Assert that a compiled potential agrees with its model up to rounding for batches of any size."""
     for seed, sizes in enumerate(batches):
-        z, pos, batch = draw_structures(sizes, seed)
+        z, pos, batch = draw_structure_tensors(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
         got = program.energy_forces_stress(z, pos, batch, cell)
         expected = model.energy_forces_stress(z, pos, batch, cell)
@@ -93,7 +93,7 @@ def test_gradients_of_losses_agree_with_eager(curvature, in_positions):
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
     for seed, sizes in enumerate([(5, 6), (8,), (3, 4, 7)]):
-        z, pos, batch = draw_structures(sizes, seed)
+        z, pos, batch = draw_structure_tensors(sizes, seed)
         vector = torch.tensor(np.random.default_rng(seed).standard_normal(pos.shape), requires_grad=seed == 1)
         pos.requires_grad_(in_positions and seed == 1)
         gradients = []
@@ -145,7 +145,7 @@ def test_compiled_user_potential_agrees_with_eager():
         assert gradient.item() == -1.0
         assert one.hessian(z, pos)[1, 0].tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
     assert compiled(z, pos).tolist() == [1.0]
-    z, pos, batch = draw_structures((5, 2, 4))
+    z, pos, batch = draw_structure_tensors((5, 2, 4))
     more = {"batch": batch[torch.randperm(11)], "cell": 4.0 * torch.eye(3).double().repeat(3, 1, 1)}
     expected = model.hessian(z, pos, **more)
     assert_close(compiled.hessian(z, pos, block_size=10, **more), expected)
@@ -156,7 +156,7 @@ def test_compiled_user_potential_agrees_with_eager():
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
 
 
-def trace_program(model, z, pos, batch, vector=None):
+def trace_program_and_example(model, z, pos, batch, vector=None):
     """Return a model's traced program, the state of its key, and an example of the program's arguments."""
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.make_example_inputs(
@@ -170,7 +170,7 @@ def trace_program(model, z, pos, batch, vector=None):
 def test_unneeded_parameter_gradients_are_skipped():
     """Hessians and programs do not compute parameter gradients; `hessian` calls the model itself, not a copy."""
 
-    class FlagRecordingSprings(Springs):
+    class GradFlagRecordingSprings(Springs):
         def __init__(self):
             super().__init__()
             self.inner, self.seen = Springs(), []
@@ -181,13 +181,13 @@ def test_unneeded_parameter_gradients_are_skipped():
             self.seen.append((self.stiffness.requires_grad, self.inner.stiffness.requires_grad))
             return super().atoms_of_vectors(*arguments)
 
-    model, (z, pos, _) = FlagRecordingSprings(), draw_structures((3,))
+    model, (z, pos, _) = GradFlagRecordingSprings(), draw_structure_tensors((3,))
     hessian = model.hessian(z, pos)
     assert model.seen == [(False, False)]
     assert model.calls == 1
     assert all(p.requires_grad for p in model.parameters())
     assert torch.equal(hessian, Springs().hessian(z, pos))
-    program, _, _ = trace_program(make_potential(), z, pos, None, torch.ones_like(pos))
+    program, _, _ = trace_program_and_example(make_potential(), z, pos, None, torch.ones_like(pos))
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
     for name, number in fields.items():  # the program requests all fields except the last (weights or freq)
@@ -196,12 +196,12 @@ def test_unneeded_parameter_gradients_are_skipped():
 
 
 @pytest.mark.parametrize("wrong", [lambda atoms: atoms[:, 0], lambda atoms: atoms.T, lambda atoms: atoms[:1]])
-def test_atoms_of_a_wrong_shape(wrong):
+def test_energies_of_wrong_shape_are_refused(wrong):
     class WrongShapeSprings(Springs):
         def atoms_of_vectors(self, *arguments):
             return wrong(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = WrongShapeSprings(), draw_structures((5, 6))
+    model, (z, pos, batch) = WrongShapeSprings(), draw_structure_tensors((5, 6))
     compiled = tt.compile_potential(model, backend="eager")
     for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
         with expect_error(
@@ -218,7 +218,7 @@ def test_energies_independent_of_vectors_are_refused(detach):
         def atoms_of_vectors(self, *arguments):
             return detach(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = DetachedEnergySprings(), draw_structures((5, 6))
+    model, (z, pos, batch) = DetachedEnergySprings(), draw_structure_tensors((5, 6))
     with expect_error("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
         model.energy_forces_stress(z, pos, batch)
     forces = model.energy_forces_stress(z[:1], pos[:1], create_graph=True).forces
@@ -230,7 +230,7 @@ def test_each_dtype_has_its_own_program():
     """Each dtype has its own program; invalid input raises the same errors as in the eager potential."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
-    z, pos, batch = draw_structures((5, 6))
+    z, pos, batch = draw_structure_tensors((5, 6))
     double = compiled.energy_forces_stress(z, pos, batch)
     model.float()
     single = compiled.energy_forces_stress(z.int(), pos.float(), batch.int())
@@ -243,12 +243,12 @@ def test_each_dtype_has_its_own_program():
         tt.compile_potential(torch.nn.Linear(1, 1))
 
 
-def test_detached_tensors_are_noticed():
+def test_models_that_detach_vectors_are_refused():
     class PartlyDetachedSprings(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
-    z, pos, batch = draw_structures((5, 6))
+    z, pos, batch = draw_structure_tensors((5, 6))
     pos.requires_grad_()  # the model and its program differ only in gradients with respect to positions
     with expect_error("RuntimeError: compile_potential: PartlyDetachedSprings and its program differ by ..."):
         tt.compile_potential(PartlyDetachedSprings(), backend="eager").energy_forces_stress(
@@ -259,15 +259,15 @@ def test_detached_tensors_are_noticed():
 def test_size_dependent_branches_run_eagerly_with_warning():
     """If a model branches on sizes, calls that take another branch run eagerly with a warning."""
 
-    class BranchingModel(Springs):
+    class SizeBranchingSprings(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
             energies = super().atoms_of_vectors(z, vec, neighbors)
             return 2.0 * energies if z.shape[0] > 20 else energies
 
-    model = BranchingModel()
+    model = SizeBranchingSprings()
     compiled = tt.compile_potential(model, backend="eager")
     for sizes in [(9, 12), (5, 6)]:
-        z, pos, batch = draw_structures(sizes)
+        z, pos, batch = draw_structure_tensors(sizes)
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
             results = compiled.energy_forces_stress(z, pos, batch)
         assert_close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
@@ -310,7 +310,7 @@ def test_one_compilation_for_few_and_many_edges():
 def test_derivatives_of_sums_are_selections():
     """In traced programs, derivatives of sums over edges or atoms are replaced by row selections."""
     model = make_potential()
-    program, state, example = trace_program(model, *draw_structures((4, 7)))
+    program, state, example = trace_program_and_example(model, *draw_structure_tensors((4, 7)))
     before = program(state, *example)
     rewrite_sums(program, find_index_nodes(program, state, example))
     targets = [node.target for node in program.graph.nodes]
@@ -335,7 +335,7 @@ class MeanAndSumPotential(NeuralSprings):
 
 
 def test_means_and_weighted_sums_are_not_taken_for_sums():
-    model, (z, pos, batch) = MeanAndSumPotential(), draw_structures((4, 7))
+    model, (z, pos, batch) = MeanAndSumPotential(), draw_structure_tensors((4, 7))
     gradients = []
     for one in (model, tt.compile_potential(model, backend="aot_eager")):
         results = one.energy_forces_stress(z, pos.requires_grad_(), batch, create_graph=True)
@@ -363,9 +363,9 @@ def test_compiled_call_has_effects_of_eager_call(training, refused):
     compiled = tt.compile_potential(model, backend="aot_eager")
     for seed in range(1 if refused else 2):
         with expect_error(f"RuntimeError: ...the {refused} of ...") if refused else contextlib.nullcontext():
-            compiled.energy_forces_stress(*draw_structures((5, 6), seed), create_graph=bool(refused))
+            compiled.energy_forces_stress(*draw_structure_tensors((5, 6), seed), create_graph=bool(refused))
         if not refused:
-            eager.energy_forces_stress(*draw_structures((5, 6), seed))
+            eager.energy_forces_stress(*draw_structure_tensors((5, 6), seed))
     assert torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None for p in model.parameters())
     for name, buffer in eager.named_buffers():
@@ -376,7 +376,7 @@ def test_compiled_call_has_effects_of_eager_call(training, refused):
 @pytest.mark.slow
 def test_copies_and_pickles_have_programs_of_their_own():
     inputs, compiled, file = (
-        draw_structures((5, 6)),
+        draw_structure_tensors((5, 6)),
         tt.compile_potential(NeuralSprings(), backend="eager"),
         io.BytesIO(),
     )
@@ -395,7 +395,7 @@ def test_copies_and_pickles_have_programs_of_their_own():
 @pytest.mark.slow
 def test_simultaneous_first_calls_are_correct():
     """Threads that make their first calls at the same time get correct results, and tracing still works afterwards."""
-    inputs, model = draw_structures((5, 6)), NeuralSprings()
+    inputs, model = draw_structure_tensors((5, 6)), NeuralSprings()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
 
@@ -414,7 +414,7 @@ def test_simultaneous_first_calls_are_correct():
 
 def test_recompile_waits_for_a_program_that_another_thread_makes():
     """`recompile` waits for a program that is being compiled, and discards it, because the model has changed."""
-    inputs, calls, traced, go = draw_structures((5, 6)), [], threading.Event(), threading.Event()
+    inputs, calls, traced, go = draw_structure_tensors((5, 6)), [], threading.Event(), threading.Event()
 
     class PausingSprings(Springs):
         config = type("Config", (), {"factor": 1.0})
@@ -482,7 +482,7 @@ class PlainTensorSprings(NeuralSprings):
 def test_models_that_tracing_misrepresents_are_refused(make, message):
     model, state = make(), torch.get_rng_state()
     with expect_error(message):
-        tt.compile_potential(model, backend="eager").energy_forces_stress(*draw_structures((5, 6)))
+        tt.compile_potential(model, backend="eager").energy_forces_stress(*draw_structure_tensors((5, 6)))
     assert torch.equal(state, torch.get_rng_state())
     assert getattr(model, "calls", 0) == 0
 
@@ -514,7 +514,7 @@ def test_each_kind_of_call_is_compiled_once(make, periodic, create_graph):
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
     for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
-        z, pos, batch = draw_structures(sizes)
+        z, pos, batch = draw_structure_tensors(sizes)
         cells = cell.repeat(len(sizes), 1, 1) if periodic else None
         pos = torch.nn.Parameter(pos) if sizes == (20,) else pos
         twice = torch.arange(2 * len(z)) // 2
@@ -526,7 +526,7 @@ def test_each_kind_of_call_is_compiled_once(make, periodic, create_graph):
 
 def test_compilation_progress_is_logged(caplog, capsys):
     with caplog.at_level(logging.INFO, "trigraph"):
-        tt.compile_potential(NeuralSprings(), backend="eager").energy_forces_stress(*draw_structures((5, 6)))
+        tt.compile_potential(NeuralSprings(), backend="eager").energy_forces_stress(*draw_structure_tensors((5, 6)))
     told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
     assert [text.split(" in ")[0] for text in told] == [
         "compile_potential: compiling NeuralSprings; this may take minutes",

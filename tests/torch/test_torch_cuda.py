@@ -17,7 +17,7 @@ from torch_stand_in import Stream
 
 import trigraph.torch
 from trigraph.arrays import import_cupy
-from trigraph.backends.choice import supports_third
+from trigraph.backends.choice import supports_bwd3
 from trigraph.torch import arrays, nn
 from trigraph.torch.layers import activations, edges
 from trigraph.torch.library import OPERATORS_OF_TORCH
@@ -28,7 +28,7 @@ from trigraph.verification.subjects import convert_result_to_mapping
 NAMES = [
     n
     for n, op in OPERATORS_OF_TORCH.items()
-    if op.op.order < 3 or supports_third("gpu", op.op, draw_operator_arguments(op.op, np.float32))
+    if op.op.order < 3 or supports_bwd3("gpu", op.op, draw_operator_arguments(op.op, np.float32))
 ]
 
 
@@ -52,7 +52,7 @@ def compute_fields_on_device(op, values):
     return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
 
 
-def compute_on_host(op, values):
+def compute_with_gpu_host(op, values):
     return convert_result_to_mapping(op.op, FUNCTIONS[op.op.name](**values, backend="gpu-host"))
 
 
@@ -60,7 +60,7 @@ def compute_on_host(op, values):
 def test_results_equal_gpu_host_in_torch_memory(device_records, name):
     """Results equal gpu-host's bitwise; small arrays share one torch allocation, and calls can be captured."""
     op, values = draw_torch_call(name)
-    expected, values = compute_on_host(op, values), convert_to_tensors(values)
+    expected, values = compute_with_gpu_host(op, values), convert_to_tensors(values)
     for graph in select_graph_arguments(op.op, values).values():
         graph.prepare()
     device_records.allocation_sizes.clear()
@@ -175,7 +175,7 @@ def test_kernels_launch_on_torchs_current_stream(device_records, monkeypatch):
 def test_graphs_passed_as_tensors_do_not_synchronize(device_records):
     """Graphs passed as tensors, as in compiled programs, cause no synchronisation, so calls can be captured."""
     op, values = draw_torch_call("mha_gat_n2n_fwd")
-    expected, values = compute_on_host(op, values), convert_to_tensors(values)
+    expected, values = compute_with_gpu_host(op, values), convert_to_tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
     args = op.flatten_arguments([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
@@ -185,7 +185,7 @@ def test_graphs_passed_as_tensors_do_not_synchronize(device_records):
     assert fields[0].numpy().tobytes() == expected[op.op.fields[0].name].tobytes()
 
 
-def test_a_graph_outlives_the_work_of_other_streams(device_records):
+def test_graph_memory_is_recorded_on_other_streams(device_records):
     op, values = draw_torch_call("agg_weighted_n2n_bwd")
     values = convert_to_tensors(values)
     compute_fields_on_device(op, values)
@@ -207,7 +207,7 @@ def test_graphs_are_built_in_memory_of_torch(device_records):
     assert graph.offsets.memory.stream.ptr == graph.prepare().src_offsets.memory.stream.ptr == 7
 
 
-def test_torch_without_cuda_beside_cupy(device_records, monkeypatch):
+def test_cupy_graphs_work_without_torch_cuda(device_records, monkeypatch):
     """If torch is built without CUDA, graphs of CuPy arrays work, but have no tensors."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
@@ -248,7 +248,7 @@ def test_device_search_finds_the_cpu_edges(request, name, most, dtype):
     assert np.array_equal(cells, shifts) if shifts is not None else cells is None
 
 
-def test_graphs_of_layers_have_small_indices(device_records):
+def test_layer_graphs_have_int32_indices(device_records):
     """Layers build graphs with int32 indices on a device (test_qualify.py compares their results)."""
     edge_index = torch.randint(0, 9, (2, 40))
     nn.GATConv(5, 3, heads=2)(torch.randn(9, 5), edge_index)
@@ -260,7 +260,7 @@ def test_graphs_of_layers_have_small_indices(device_records):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_edges_are_refused_while_a_graph_is_captured(device_records, training):
+def test_edge_lists_are_refused_during_capture(device_records, training):
     """During a capture, edge lists are refused, since their values cannot be read; prepared graphs work."""
     layer = nn.GATConv(5, 3, dropout=0.5, add_self_loops=False)
     x, edge_index = torch.randn(9, 5), torch.randint(0, 9, (2, 40))
@@ -276,7 +276,7 @@ def test_edges_are_refused_while_a_graph_is_captured(device_records, training):
         layer(x, graph)
 
 
-def test_tensors_on_a_device_without_cupy(device_records, monkeypatch):
+def test_device_tensors_without_cupy_are_refused(device_records, monkeypatch):
     x, edge_index = torch.randn(9, 3), torch.randint(0, 9, (2, 40))
     layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -286,7 +286,7 @@ def test_tensors_on_a_device_without_cupy(device_records, monkeypatch):
             layer(x, edges_or_graph)
 
 
-def test_memory_of_an_empty_array_may_be_asked_for_first(device_records):
+def test_allocator_accepts_empty_array_first(device_records):
     allocate = arrays._TorchAllocator(import_cupy().cuda, torch.device("cuda"), shares=True)
     first, second = allocate(0), allocate(8)
     assert second.ptr == first.ptr

@@ -23,7 +23,7 @@ from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, Rad
 SMALL = {"num_blocks": 1, "num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1}
 
 
-def make_model(dtype=torch.float64, **sizes):
+def make_dimenet(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
     with torch.no_grad():  # make biases nonzero
@@ -36,7 +36,7 @@ def convert_atoms_to_tensors(atoms):
     return tuple(map(torch.tensor, (atoms.numbers, atoms.positions, np.array(atoms.cell), atoms.pbc)))
 
 
-def make_cluster(number=14, seed=0):
+def make_cluster_tensors(number=14, seed=0):
     """Return atomic numbers and positions on a distorted lattice with distances of at least 1."""
     rng = np.random.default_rng(seed)
     lattice = 1.9 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
@@ -44,7 +44,7 @@ def make_cluster(number=14, seed=0):
     return torch.tensor(rng.integers(1, 30, number)), torch.tensor(positions)
 
 
-def make_slab():
+def make_slab_atoms():
     atoms = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     atoms.numbers[1] = 79
     atoms.rattle(0.05, seed=3)
@@ -70,15 +70,15 @@ def test_initial_parameters_are_orthogonal_or_zero():
             assert p.var().item() == pytest.approx(2 / sum(p.shape), rel=1e-5)
     assert not ours.output_blocks[0].lin.weight.any()
     assert torch.equal(ours.rbf.freq, torch.pi * torch.arange(1.0, 4))
-    z, pos = make_cluster()
+    z, pos = make_cluster_tensors()
     assert ours(z, pos.float()).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
     """Forces and stress agree with central differences (h = eps^(1/3)) up to O(eps^(2/3)) of the largest terms."""
-    model, h = make_model(), torch.finfo(torch.float64).eps ** (1 / 3)
-    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
+    model, h = make_dimenet(), torch.finfo(torch.float64).eps ** (1 / 3)
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab_atoms())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
@@ -104,8 +104,8 @@ def test_forces_and_stress_are_derivatives(periodic):
 
 def test_parameter_gradient_agrees_with_central_differences():
     """The parameter gradient of a loss of energies, forces and stresses agrees with central differences."""
-    model = make_model()
-    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
+    model = make_dimenet()
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab_atoms())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def compute_force_loss(model):
@@ -129,11 +129,11 @@ def test_parameter_gradient_agrees_with_central_differences():
 
 def test_batch_results_equal_single_structures():
     """Results for a batch (various cells or none, interleaved atoms) agree with results for each structure."""
-    model = make_model()
+    model = make_dimenet()
     structures = [
-        convert_atoms_to_tensors(make_slab()),
+        convert_atoms_to_tensors(make_slab_atoms()),
         convert_atoms_to_tensors(bulk("NaCl", "rocksalt", a=5.0)),
-        (*make_cluster(5), None, None),
+        (*make_cluster_tensors(5), None, None),
     ]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
     batch = torch.cat([torch.full((len(s[0]),), i) for i, s in enumerate(structures)])
@@ -159,15 +159,15 @@ def test_batch_results_equal_single_structures():
 
 def test_only_structures_with_cells_are_periodic():
     """Without `pbc`, structures with a cell are periodic in all directions, and structures without a cell in none."""
-    model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
-    z, pos, cell, _ = convert_atoms_to_tensors(make_slab())
+    model, batch = make_dimenet(), torch.tensor([0] * 4 + [1] * 4)
+    z, pos, cell, _ = convert_atoms_to_tensors(make_slab_atoms())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
     assert_close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
 def test_isolated_atoms_and_empty_structures_are_accepted():
-    model = make_model()
+    model = make_dimenet()
     z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
     apart = model.energy_forces_stress(z, pos, create_graph=True)
     assert_close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1]) for i in range(2)), 1e-14)
@@ -186,7 +186,7 @@ def test_isolated_atoms_and_empty_structures_are_accepted():
 @compiled_whole
 def test_compiled_energies_agree_for_given_neighbors():
     """Compiled energies agree with eager ones (test_torch_compiled.py covers derivatives)."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
+    model, (z, pos, cell, pbc) = make_dimenet(**SMALL), convert_atoms_to_tensors(make_slab_atoms())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert_close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
@@ -195,7 +195,7 @@ def test_compiled_energies_agree_for_given_neighbors():
 @compiled_whole
 def test_compiled_search_agrees_with_eager_mode():
     """torch.compile breaks the graph at the neighbour search; results and derivatives agree with eager mode."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
+    model, (z, pos, cell, pbc) = make_dimenet(**SMALL), convert_atoms_to_tensors(make_slab_atoms())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
@@ -215,7 +215,7 @@ def flatten_tensors(tree):
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_search_inside_transform_gives_same_derivatives(transform):
     """Derivatives by torch.func are the same whether neighbours are searched inside the transform or passed to it."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), convert_atoms_to_tensors(make_slab())
+    model, (z, pos, cell, pbc) = make_dimenet(**SMALL), convert_atoms_to_tensors(make_slab_atoms())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
@@ -225,7 +225,7 @@ def test_search_inside_transform_gives_same_derivatives(transform):
 
 
 def test_search_under_vmap_is_refused():
-    model, (z, pos) = make_model(), make_cluster(4)
+    model, (z, pos) = make_dimenet(), make_cluster_tensors(4)
     with expect_error("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
@@ -233,7 +233,7 @@ def test_search_under_vmap_is_refused():
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_forces_work_in_inference_mode(create_graph):
     """Forces work in inference mode, and with tensors or neighbours created in inference mode."""
-    model, (z, pos, cell, pbc) = make_model(), convert_atoms_to_tensors(make_slab())
+    model, (z, pos, cell, pbc) = make_dimenet(), convert_atoms_to_tensors(make_slab_atoms())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
@@ -275,7 +275,7 @@ def test_silu_agrees_with_torch_in_all_modes():
         (got,) = torch.autograd.grad(act(near), near, dual)
         assert torch.equal(forward_ad.unpack_dual(got).tangent, expected)
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
-        make_model(act=name)(*make_cluster(3))
+        make_dimenet(act=name)(*make_cluster_tensors(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -286,7 +286,7 @@ def test_one_pass_silu_derivatives_are_accurate(dtype, monkeypatch):
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
     g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # non-contiguous tensors
 
-    def compute_derivatives(act, *tensors):
+    def compute_second_and_third_derivatives(act, *tensors):
         x, g, a, b, c = (t.detach().requires_grad_() for t in tensors)
         (first,) = torch.autograd.grad(act(x), x, g, create_graph=True)
         second = torch.autograd.grad(first, (g, x), a, create_graph=True)
@@ -300,13 +300,13 @@ def test_one_pass_silu_derivatives_are_accurate(dtype, monkeypatch):
         "fill_silu_derivatives",
         lambda order, *arrays: passes.append(order) or fill_silu_derivatives(order, *arrays),
     )
-    found, recorded = compute_derivatives(SiLU(), x, g, a, b, c)
+    found, recorded = compute_second_and_third_derivatives(SiLU(), x, g, a, b, c)
     assert passes == [2, 3]
     for n in (1, 2, 5):
         with restore_num_threads():
             trigraph.set_num_threads(n)
-            assert all(map(torch.equal, compute_derivatives(SiLU(), x, g, a, b, c)[0], found))
-    expected, _ = compute_derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
+            assert all(map(torch.equal, compute_second_and_third_derivatives(SiLU(), x, g, a, b, c)[0], found))
+    expected, _ = compute_second_and_third_derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
     # Each derivative is a sum of products whose factors have a few rounding errors; derivatives of SiLU are below 1.1.
     scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
     for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
@@ -314,21 +314,21 @@ def test_one_pass_silu_derivatives_are_accurate(dtype, monkeypatch):
         assert not (got.double() - other).abs().gt(16 * torch.finfo(dtype).eps * scale).any()
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
-    assert all(t.shape == (0, 3) for t in compute_derivatives(SiLU(), *[empty] * 5)[0])
+    assert all(t.shape == (0, 3) for t in compute_second_and_third_derivatives(SiLU(), *[empty] * 5)[0])
     # Also test cotangents of sums, which are expanded scalars, and half precision, which uses torch operations.
     assert len(passes) == 2 * 5
-    sums, _ = compute_derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
-    assert torch.equal(sums[2], compute_derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
+    sums, _ = compute_second_and_third_derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
+    assert torch.equal(sums[2], compute_second_and_third_derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
     for got, other in zip(
-        compute_derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True
+        compute_second_and_third_derivatives(SiLU(), *(t.bfloat16() for t in (x, g, a, b, c)))[0], expected, strict=True
     ):
         assert got.dtype == torch.bfloat16
         assert (got.double() - other).abs().max() <= 0.1 * other.abs().max()
 
 
-def test_forces_without_a_further_derivative(monkeypatch):
+def test_forces_without_graph_use_torch_silu(monkeypatch):
     """Without create_graph, forces and energies use torch's own SiLU, which is faster and bitwise identical."""
-    model, (z, pos) = make_model(num_blocks=1), make_cluster(6)
+    model, (z, pos) = make_dimenet(num_blocks=1), make_cluster_tensors(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
     results = model.energy_forces_stress(z, pos)
@@ -341,9 +341,9 @@ def test_forces_without_a_further_derivative(monkeypatch):
 
 
 def test_float32_forces_and_hessian_blocks_are_accurate():
-    z, pos = make_cluster(6)
-    model = make_model(num_blocks=1)
-    single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
+    z, pos = make_cluster_tensors(6)
+    model = make_dimenet(num_blocks=1)
+    single = make_dimenet(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
     # The tolerance is for a few hundred successive operations, each with a relative rounding error of 2^-24.
     assert_close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
@@ -361,7 +361,7 @@ def test_float32_forces_and_hessian_blocks_are_accurate():
 
 def test_hessian_products_agree_with_the_hessian():
     """Hessian products for a batch agree with each Hessian; a parameter gradient agrees with a finite difference."""
-    (z, pos), model = make_cluster(6), make_model(**SMALL)
+    (z, pos), model = make_cluster_tensors(6), make_dimenet(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)
     for structure in (batch == 0, batch == 1):
@@ -399,7 +399,7 @@ def test_hessian_products_agree_with_the_hessian():
 )
 def test_bad_hessian_arguments_are_refused(call, text):
     with expect_error(text):
-        call(make_model(**SMALL), *make_cluster(6))
+        call(make_dimenet(**SMALL), *make_cluster_tensors(6))
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
@@ -426,7 +426,7 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "text"), BAD, ids=[t for _, t in BAD])
 def test_bad_structures_are_refused(change, text):
-    model = make_model()
+    model = make_dimenet()
     for function in (model, model.energy_forces_stress):
         with expect_error(text):
             function(**(ATOMS | change))
@@ -434,7 +434,7 @@ def test_bad_structures_are_refused(change, text):
 
 def test_errors_name_the_structure_of_a_batch():
     """Errors about a batch name the structure and the index of the atom within it."""
-    model, (z, pos) = make_model(), make_cluster(6)
+    model, (z, pos) = make_dimenet(), make_cluster_tensors(6)
     pos[3] = torch.nan
     with expect_error("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
@@ -442,8 +442,8 @@ def test_errors_name_the_structure_of_a_batch():
 
 def test_of_sources_selects_rows_at_src():
     """`of_sources` selects rows at `src`, with exact derivatives, also if it is compiled or there are no edges."""
-    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab())
-    neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
+    z, pos, cell, pbc = convert_atoms_to_tensors(make_slab_atoms())
+    neighbors = make_dimenet().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
     assert_close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
     x = torch.randn(len(z), 5, dtype=pos.dtype, requires_grad=True)
@@ -451,7 +451,7 @@ def test_of_sources_selects_rows_at_src():
     assert torch.autograd.gradcheck(neighbors.of_sources, (x,))
     assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
     assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
-    assert make_model().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
+    assert make_dimenet().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
     for name, values, text in (
         ("of_sources", x[:3], "(3, 5); expected (num_atoms, width) with 4 rows"),
         ("into_atoms", x[:, 0], "(4,); expected (num_edges, width)"),
@@ -464,30 +464,32 @@ def test_of_sources_selects_rows_at_src():
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
 def test_sums_have_derivatives_of_any_order(method):
     """Sums have derivatives of any order in both modes, and work under vmap, compiled, and without edges."""
-    _, pos = make_cluster(5)
-    neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
+    _, pos = make_cluster_tensors(5)
+    neighbors = make_dimenet().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
     summed, x = getattr(neighbors, method), torch.randn(len(index), 3, dtype=pos.dtype, requires_grad=True)
 
     def sum_with_index_add(x):
         return x.new_zeros(number, 3).index_add(0, index, x)
 
-    def fourth_power(function):
+    def compose_with_fourth_power(function):
         return lambda x: function(x).square().square()
 
     assert_close(summed(x), sum_with_index_add(x), 1e-15)
     assert torch.autograd.gradcheck(summed, (x,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(summed, (x,), check_fwd_over_rev=True)
-    for got, right in yield_third_derivatives(fourth_power(summed), fourth_power(sum_with_index_add)):
+    for got, right in yield_third_derivatives(
+        compose_with_fourth_power(summed), compose_with_fourth_power(sum_with_index_add)
+    ):
         assert_close(got(x.detach()), right(x.detach()), 1e-12)
     stacked = torch.stack([x.detach(), -x.detach()])
-    assert_close(*(torch.vmap(fourth_power(f))(stacked) for f in (summed, sum_with_index_add)), 1e-12)
+    assert_close(*(torch.vmap(compose_with_fourth_power(f))(stacked) for f in (summed, sum_with_index_add)), 1e-12)
     assert_close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), sum_with_index_add(x), 1e-15)
-    assert make_model().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
+    assert make_dimenet().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
 
 
 def test_mismatched_neighbors_are_refused():
-    model, (z, pos, cell, pbc) = make_model(), convert_atoms_to_tensors(make_slab())
+    model, (z, pos, cell, pbc) = make_dimenet(), convert_atoms_to_tensors(make_slab_atoms())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     for more, text in [
         ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
@@ -503,9 +505,9 @@ def test_mismatched_neighbors_are_refused():
     with expect_error("ValueError: ...z goes from 29 to 95; expected atomic numbers from 0 to 94"):
         model(torch.tensor([29, 29, 95, 29]), pos, cell=cell, neighbors=neighbors)
     with expect_error("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
-        make_model().bfloat16()(z, pos.bfloat16())
+        make_dimenet().bfloat16()(z, pos.bfloat16())
     with expect_error("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
-        make_model(out_channels=2).energy_forces_stress(z, pos)
+        make_dimenet(out_channels=2).energy_forces_stress(z, pos)
 
 
 MINIMA = {
@@ -520,10 +522,12 @@ MINIMA = {
 
 def test_smallest_layer_sizes_give_finite_results():
     """Energies and forces are finite for the smallest sizes of all layers."""
-    results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*make_cluster(5))
+    results = make_dimenet(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(
+        *make_cluster_tensors(5)
+    )
     assert results.energy.isfinite().all()
     assert results.forces.isfinite().all()
-    assert make_model(**MINIMA)(*make_cluster(5)).isfinite().all()
+    assert make_dimenet(**MINIMA)(*make_cluster_tensors(5)).isfinite().all()
 
 
 BAD_SIZES = [
@@ -539,7 +543,7 @@ BAD_SIZES = [
 @pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
 def test_bad_layer_sizes_are_refused(change, text):
     with expect_error(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
-        make_model(**change)
+        make_dimenet(**change)
 
 
 def test_single_layers_check_their_arguments():

@@ -12,7 +12,7 @@ pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
 
 
-def make_both_layers(*args, seed=0, **kwargs):
+def make_gat_layer_pair(*args, seed=0, **kwargs):
     """Return PyG's layer and trigraph's layer with the same parameters."""
     torch.manual_seed(seed)
     theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
@@ -37,7 +37,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gat_equals_pyg(options):
-    theirs, ours = make_both_layers(4, 5, **options)
+    theirs, ours = make_gat_layer_pair(4, 5, **options)
     x, edge_index = draw_rows(NODES, 4), make_edges()
     attr = draw_rows(EDGES, 3, 2) if "edge_dim" in options else None
     inputs = (x,) if attr is None else (x, attr)
@@ -57,7 +57,7 @@ def test_gat_equals_pyg(options):
 @pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
 def test_bipartite_gat_equals_pyg(options, sizes, dtype):
-    theirs, ours = make_both_layers((4, 3), 5, **options)
+    theirs, ours = make_gat_layer_pair((4, 3), 5, **options)
     x, edge_index = (draw_rows(sizes[0], 4), draw_rows(sizes[1], 3, 5)), make_edges(*sizes)
     # PyG's fill_value="mean" fails if there are more destinations than sources.
     attr = draw_rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
@@ -93,7 +93,7 @@ def test_bipartite_gat_equals_pyg(options, sizes, dtype):
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
 def test_gat_accepts_unusual_inputs_like_pyg(in_channels, options, inputs):
-    theirs, ours = make_both_layers(in_channels, 5, **options)
+    theirs, ours = make_gat_layer_pair(in_channels, 5, **options)
     assert_close(ours(*inputs), theirs(*inputs))
 
 
@@ -104,7 +104,7 @@ def test_gat_under_autocast_agrees_with_pyg(dropout, dtype):
 
     PyG rounds scores and features to half precision; sums have about ten terms.
     """
-    theirs, ours = make_both_layers(4, 5, heads=2, dropout=dropout)
+    theirs, ours = make_gat_layer_pair(4, 5, heads=2, dropout=dropout)
     theirs, ours, x = theirs.float(), ours.float(), draw_rows(NODES, 4).detach().float()
     outputs = []
     for layer in (ours, theirs):
@@ -118,7 +118,7 @@ def test_gat_under_autocast_agrees_with_pyg(dropout, dtype):
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_dropout_equals_pyg(prepared, monkeypatch):
-    theirs, ours = make_both_layers(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
+    theirs, ours = make_gat_layer_pair(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
     edge_index = make_edges()
     order = torch.argsort(edge_index[1], stable=True)
     edge_index, x, attr = edge_index[:, order], draw_rows(NODES, 4), draw_rows(EDGES, 3, 2)
@@ -137,7 +137,7 @@ def test_dropout_equals_pyg(prepared, monkeypatch):
 
 
 def test_gat_on_prepared_graph_equals_pyg():
-    theirs, ours = make_both_layers(4, 5, heads=2, edge_dim=3)
+    theirs, ours = make_gat_layer_pair(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 3, 2)
     with expect_error("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
@@ -164,7 +164,7 @@ def test_added_self_loops_equal_pyg(fill_value):
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
-def test_self_loops_join_nodes_on_both_sides():
+def test_self_loops_are_added_for_nodes_on_both_sides():
     """Self-loops are added for the nodes that exist on both sides, where PyG raises an error."""
     edge_index, attr = make_edges(6, NODES), draw_rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)

@@ -28,7 +28,7 @@ def capture_output_and_library(script):
     return run_command(sys.executable, "-c", script).stdout.splitlines()
 
 
-def check_openmp_library(path):
+def assert_openmp_library_is_torchs(path):
     """Assert that torch's OpenMP library is used, since the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
@@ -65,7 +65,7 @@ def test_import_adds_no_numpy_safe_globals():
     added, *refused, library = capture_output_and_library(script)
     assert added == "trigraph.torch.graphs.rebuilt trigraph.torch.graphs.rebuilt_apart"
     assert refused == ["refused"] * 4
-    check_openmp_library(library)
+    assert_openmp_library_is_torchs(library)
 
 
 def test_trigraph_works_if_imported_before_torch():
@@ -96,6 +96,6 @@ def test_trigraph_works_if_imported_before_torch():
         print(x.grad.sum().item())
         """
     *lines, library = capture_output_and_library(script)
-    check_openmp_library(library)
+    assert_openmp_library_is_torchs(library)
     # There is one compilation, and the gradient of a sum of 12 numbers adds up to 12.
     assert lines == (["1", "12.0"] if COMPILER_TRACES_CALLS else [])

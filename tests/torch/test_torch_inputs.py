@@ -29,7 +29,7 @@ def make_graph(index=np.int64):
     return CSC(np.array([0, 2, 3, 6, 6], index), np.array([0, 1, 2, 0, 1, 3], index))
 
 
-def attention_arguments(dtype=torch.float32):
+def make_attention_arguments(dtype=torch.float32):
     torch.manual_seed(0)
     x, y, weights = (torch.randn(*s, dtype=dtype) for s in ((4, 6), (4, 6), (12,)))
     return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": make_graph(), "num_heads": 2}
@@ -38,7 +38,7 @@ def attention_arguments(dtype=torch.float32):
 def assert_attention_refuses(kind, text, **changes):
     """Assert that attention raises this error when some of its arguments are replaced by `changes`."""
     with pytest.raises(kind, match="^" + re.escape(text)) as caught:
-        tt.mha_gat_n2n(**{**attention_arguments(), **changes})
+        tt.mha_gat_n2n(**{**make_attention_arguments(), **changes})
     assert caught.type is kind
 
 
@@ -80,7 +80,7 @@ def test_only_requested_gradients_are_computed(monkeypatch, force_python_operato
         return real(op, values, wrt, *rest)
 
     monkeypatch.setattr(library, "check_arguments", record_and_check_arguments)
-    arguments = attention_arguments(torch.float64)
+    arguments = make_attention_arguments(torch.float64)
     weights = arguments["attention_weights"].requires_grad_()
     value = tt.mha_gat_n2n(**arguments).output_embedding.square().sum()
     (gradient,) = torch.autograd.grad(value, weights, create_graph=True)
@@ -100,8 +100,8 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_any_strides_give_the_same(view):
-    arguments = attention_arguments(torch.float64)
+def test_jacobians_are_independent_of_strides(view):
+    arguments = make_attention_arguments(torch.float64)
     for name in ("src_embedding", "dst_embedding"):
 
         def compute_attention(t, name=name):
@@ -113,7 +113,7 @@ def test_any_strides_give_the_same(view):
         assert torch.equal(got, expected)
 
 
-def test_nothing_is_copied_on_the_way(monkeypatch, force_python_operators):
+def test_tensors_are_passed_without_copies(monkeypatch, force_python_operators):
     """Backends use the tensors' memory, and results are returned without a copy."""
     from trigraph.torch import library
 
@@ -126,7 +126,7 @@ def test_nothing_is_copied_on_the_way(monkeypatch, force_python_operators):
         return result
 
     monkeypatch.setattr(library, "execute", record_and_execute)
-    arguments = attention_arguments()
+    arguments = make_attention_arguments()
     result = tt.mha_gat_n2n(**arguments)
     for name in ("src_embedding", "dst_embedding", "attention_weights"):
         assert seen[name].ctypes.data == arguments[name].data_ptr()
@@ -135,7 +135,7 @@ def test_nothing_is_copied_on_the_way(monkeypatch, force_python_operators):
 
 
 def test_out_is_written_and_returned():
-    arguments = attention_arguments() | {"return_softmax_scores": True}
+    arguments = make_attention_arguments() | {"return_softmax_scores": True}
     expected = tt.mha_gat_n2n(**arguments)
     out = torch.full((4, 6), torch.nan)
     result = tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
@@ -150,7 +150,7 @@ def test_out_is_written_and_returned():
 
 
 def test_backward_is_refused_after_out_overwrites_saved_tensor():
-    arguments = attention_arguments()
+    arguments = make_attention_arguments()
     out, factor = torch.ones(4, 6), torch.ones(4, 6, requires_grad=True)
     product = (out * factor).sum()
     tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
@@ -182,24 +182,24 @@ def test_refused_calls_hold_no_tensors(monkeypatch, through, force_python_operat
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
 
-    def refuse_memory(*args):
+    def raise_memory_error(*args):
         raise MemoryError("agg_weighted_n2n_fwd: no 9 bytes")
 
     for module in (backends, library):
-        monkeypatch.setattr(module, "check_arguments", refuse_memory)
+        monkeypatch.setattr(module, "check_arguments", raise_memory_error)
     x = torch.zeros(4, 3)
     seen = weakref.ref(x)
     gc.disable()
     try:
         with contextlib.suppress(MemoryError):
-            tt.agg_weighted_n2n(x, None, make_graph()) if through == "trigraph.torch" else aggregate_while_held(x)
+            tt.agg_weighted_n2n(x, None, make_graph()) if through == "trigraph.torch" else aggregate_in_numpy(x)
         del x
         assert seen() is None
     finally:
         gc.enable()
 
 
-def aggregate_while_held(x):
+def aggregate_in_numpy(x):
     """Call the public function while a local variable refers to the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, make_graph())
 
@@ -226,7 +226,7 @@ def test_out_that_cannot_be_written_is_refused():
     text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
     assert_attention_refuses(ValueError, text, out={"output_embedding": out}, src_embedding=x)
     with torch.no_grad():
-        tt.mha_gat_n2n(**{**attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
+        tt.mha_gat_n2n(**{**make_attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
@@ -298,7 +298,7 @@ def test_lazily_negated_tensors_are_read_correctly():
 @pytest.mark.parametrize("name", ["src_embedding", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
     """Tensors whose memory has been released, as in frameworks that shard parameters, are refused."""
-    arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
+    arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in make_attention_arguments().items()}
     arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
     released.untyped_storage().resize_(0)
@@ -410,7 +410,7 @@ def test_an_array_views_the_memory_of_a_tensor(form):
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
         tensor = TENSOR_FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
         expected, strides = tensor.clone().tolist(), [n * tensor.element_size() for n in tensor.stride()]
-        array, address = arrays.view_array(tensor), tensor.data_ptr()
+        array, address = arrays.view_tensor_as_array(tensor), tensor.data_ptr()
         assert (array.dtype.name, array.shape, array.tolist()) == (dtype, tuple(tensor.shape), expected)
         assert tensor.untyped_storage().resizable()
         if form not in ("negated", "zeros"):
@@ -425,7 +425,7 @@ def test_an_array_views_the_memory_of_a_tensor(form):
 
 def test_a_call_leaves_storages_resizable():
     """Frameworks that shard parameters can release the memory of tensors after a call."""
-    values = attention_arguments()
+    values = make_attention_arguments()
     leaves = [t.requires_grad_() for t in values.values() if isinstance(t, torch.Tensor)]
     cotangent = torch.randn(4, 6)
     out = tt.mha_gat_n2n(**values).output_embedding

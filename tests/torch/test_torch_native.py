@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mutated_sources import assert_mutation_fails, write_mutated
+from mutated_sources import assert_tests_detect_mutation, write_mutated_sources
 from programs import run_command
 from table_calls import draw_operator_arguments
 from torch.autograd import forward_ad
@@ -17,12 +17,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import trigraph
 import trigraph.torch as tt
-from trigraph.fortran.levels import LIBRARY, describe_torch_operators, list_runnable_levels
+from trigraph.fortran.levels import LIBRARY, find_torch_operator_language, list_runnable_levels
 from trigraph.table import DEFINITIONS, ORDERS
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.verification.cases import build_case, list_variants
 
-LANGUAGE, WHY = describe_torch_operators()
+LANGUAGE, WHY = find_torch_operator_language()
 pytestmark = pytest.mark.skipif(LANGUAGE != "C++", reason=WHY)
 QUICK = "agg_weighted_n2n"
 MOSTLY_SLOW = [pytest.param(d, marks=[] if d.name == QUICK else pytest.mark.slow) for d in DEFINITIONS]
@@ -66,7 +66,7 @@ def list_field_names(op, arguments):
     return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
 
 
-def compute_or_error(function):
+def compute_results_or_error(function):
     """Call a function; return its results, or the type and text of its error."""
     try:
         results = function()
@@ -75,7 +75,7 @@ def compute_or_error(function):
     return results if isinstance(results, tuple | list) else (results,)
 
 
-def assert_equal(results, expected, what):
+def assert_bitwise_equal(results, expected, what):
     for one, other in zip(results, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype), what
         assert one.numpy().tobytes() == other.numpy().tobytes(), what
@@ -85,13 +85,15 @@ def assert_equal(results, expected, what):
 def test_bits_are_those_of_python(definition):
     seen = set()
     for op, args in yield_calls(definition):
-        expected = compute_or_error(lambda op=op, args=args: op.overload(*args))
-        results = compute_or_error(lambda op=op, args=args: op.native.overload(*op.native.encode_arguments(args)))
+        expected = compute_results_or_error(lambda op=op, args=args: op.overload(*args))
+        results = compute_results_or_error(
+            lambda op=op, args=args: op.native.overload(*op.native.encode_arguments(args))
+        )
         if isinstance(expected[0], type):
             assert op.native(args) is None, (op.op.name, expected)
             continue
         assert not isinstance(results[0], type), (op.op.name, results)
-        assert_equal(results, expected, op.op.name)
+        assert_bitwise_equal(results, expected, op.op.name)
         seen.add(op.op.name)
     assert {f"{definition.name}_{order}" for order in ORDERS} <= seen
 
@@ -145,7 +147,7 @@ def test_errors_are_those_of_python(name, monkeypatch):
 def test_native_operators_pass_opcheck(definition):
     seen = set()
     for op, args in yield_calls(definition, DTYPES[:1]):
-        results = compute_or_error(lambda op=op, args=args: op.overload(*args))
+        results = compute_results_or_error(lambda op=op, args=args: op.overload(*args))
         if op.op.name not in seen and not isinstance(results[0], type):
             seen.add(op.op.name)
             encoded = tuple(op.native.encode_arguments(args))
@@ -194,7 +196,7 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
                 patched.setattr(op, "native", None)
             expected = compute_results_and_derivatives(definition, case)
         used.append(len(expected))
-        assert_equal(compute_results_and_derivatives(definition, case), expected, (definition.name, case))
+        assert_bitwise_equal(compute_results_and_derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
     assert any(served)  # not every call is, because the output's gradient may be absent
 
@@ -206,7 +208,9 @@ def test_locations_of_agg_weighted_n2n_are_checked():
     for change in (0, 1, -1, 2**30):
         given = {"grad_output_embedding": x, "embedding": x, "graph": graph, "op": "max", name: found + change}
         args = flatten_arguments(op, given, ["embedding"])
-        assert (op.native(args) is None) == isinstance(compute_or_error(lambda args=args: op.overload(*args))[0], type)
+        assert (op.native(args) is None) == isinstance(
+            compute_results_or_error(lambda args=args: op.overload(*args))[0], type
+        )
         assert (op.native(args) is None) == (change != 0)
 
 
@@ -332,7 +336,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
             (tmp_path / path.name).symlink_to(path)
     generated = tmp_path / "torch_operators.inc"
     run_command(sys.executable, package / "torch_operators.py", generated)
-    write_mutated([package / "torch.cpp", generated], tmp_path, MUTATIONS[wrong])
+    write_mutated_sources([package / "torch.cpp", generated], tmp_path, MUTATIONS[wrong])
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", f"-I{package.parent / 'include'}"]
     library = tmp_path / "libtrigraph_torch.so"
     run_command(
@@ -340,4 +344,4 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
     use_library = "from trigraph.fortran import levels; levels.LIBRARY = Path(sys.argv[1])"
-    assert_mutation_fails(tmp_path / "libtrigraph.so", use_library, __file__, chosen, bool(wrong))
+    assert_tests_detect_mutation(tmp_path / "libtrigraph.so", use_library, __file__, chosen, bool(wrong))

@@ -67,17 +67,19 @@ def differentiate_nested(f, x, modes, depends):
         x = x.clone().requires_grad_()
 
     def differentiate_inner_modes(y):
-        def add_mode(function, k):
+        def differentiate_in_mode(function, k):
             direction = first[k] + y * by_last[k] if k in depends else first[k]
             return lambda at: MODES[modes[k]](function, at, direction)
 
-        return functools.reduce(add_mode, range(len(modes) - 1), f)(x + y * by_last[-1] if "x" in depends else x)
+        return functools.reduce(differentiate_in_mode, range(len(modes) - 1), f)(
+            x + y * by_last[-1] if "x" in depends else x
+        )
 
     return MODES[modes[-1]](differentiate_inner_modes, x.new_zeros(()), x.new_ones(())).detach()
 
 
 @functools.cache
-def torch_supports(modes, depends):
+def torch_supports_nest(modes, depends):
     """Return whether torch can compute a nest for its own functions."""
 
     def compute_torch_example(x):
@@ -116,7 +118,7 @@ def make_function_pair(name, setting):
     rng = np.random.default_rng(5)
     along = {n: torch.from_numpy(rng.standard_normal((*t.shape, 2))) for n, t in given.items()}
 
-    def reduce_to_two_numbers(function):
+    def restrict_to_two_inputs(function):
         def compute_sine_sum(x):
             return sum((t / 16).sin().sum() for t in function({n: t + along[n] @ x for n, t in given.items()}))
 
@@ -128,19 +130,19 @@ def make_function_pair(name, setting):
         result = getattr(tt, name)(**dict.fromkeys(arrays) | at, **keywords)
         return [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in outputs]
 
-    return reduce_to_two_numbers(compute_with_trigraph), reduce_to_two_numbers(
+    return restrict_to_two_inputs(compute_with_trigraph), restrict_to_two_inputs(
         lambda at: PLAIN[name](dict.fromkeys(arrays) | at, keywords)
     )
 
 
-def check_nests(name, setting, nests):
+def check_nested_derivatives(name, setting, nests):
     """Compare nests with reverse mode for the plain torch function."""
     ours, plain = make_function_pair(name, setting)
     right = functools.cache(lambda order, depends: differentiate_nested(plain, x, ["grad"] * order, depends))
     x = torch.tensor([0.1, -0.2], dtype=torch.float64)
     number = 0
     for modes, depends in nests:
-        if torch_supports(modes, depends):
+        if torch_supports_nest(modes, depends):
             number, expected = number + 1, right(len(modes), depends)
             error = (differentiate_nested(ours, x, modes, depends) - expected).abs()
             assert error <= 1e-8 * expected.abs() + 1e-12, (modes, depends)
@@ -153,7 +155,9 @@ def test_selected_nested_derivatives_are_correct(name, setting):
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
     four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
-    check_nests(name, setting, [(m, d) for m in (*three, *four) for d in ((0,), (1,), (2,), (*range(len(m) - 1), "x"))])
+    check_nested_derivatives(
+        name, setting, [(m, d) for m in (*three, *four) for d in ((0,), (1,), (2,), (*range(len(m) - 1), "x"))]
+    )
 
 
 @pytest.mark.slow
@@ -165,7 +169,7 @@ def test_all_nested_derivatives_are_correct(name, setting):
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
     for inner in (("grad", "grad", "last grad"), ("grad",) * 3, ("vjp",) * 3, ("jacrev", "vjp", "grad")):
         nests += [((*inner, last), d) for last in MODES for d in ((0,), (1,), (2,), ("x",), (0, 1, 2, "x"))]
-    check_nests(name, setting, nests)
+    check_nested_derivatives(name, setting, nests)
 
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)

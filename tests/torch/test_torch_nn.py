@@ -201,7 +201,7 @@ def test_layers_can_be_copied(name):
 @compiled_whole
 @pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_compile(name, prepared):
+def test_compiled_layers_agree_with_eager(name, prepared):
     make, attr = LAYERS[name]
     layer, x = make().double(), draw_rows(NODES, 3)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -244,7 +244,7 @@ SLOW_LAYERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("gat-drop
 
 
 @pytest.mark.parametrize("name", ["gat", "weighted", "gno", "gat-loops", *SLOW_LAYERS])
-def test_layers_that_build_graphs_compile(name):
+def test_compiled_layers_break_where_graphs_are_built(name):
     """torch.compile breaks the graph where a CSC is built from edges, and returns the eager results."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
@@ -346,7 +346,7 @@ def test_layers_refuse_bad_input_by_name(name, changes, text):
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
-def test_several_lists_of_edges_at_once_are_refused(name):
+def test_edge_lists_under_vmap_are_refused(name):
     make, attr = (lambda: nn.GATConv(3, 4, dropout=0.5), None) if name == "gat-loops" else LAYERS[name]
     layer, x = make().double(), draw_rows(NODES, 3).detach()
     text = "TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"
@@ -408,7 +408,7 @@ def test_pickles_with_former_module_names_load(tmp_path):
     assert printed.strip() == str([*(type(m).__name__ for m in models), "CompiledPotential"])
 
 
-def test_the_compiler_is_not_imported():
+def test_layers_do_not_import_torchs_compiler():
     """Layers do not import torch's compiler, which would double the import time."""
     program = """
 import sys, torch
@@ -431,7 +431,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
+def test_graph_is_cached_with_its_edge_tensor(monkeypatch, loops):
     """The graph of an edge tensor is built once for all layers, rebuilt after changes, and freed with the tensor."""
     built, of_ends = [], CSC._build_on_host
     monkeypatch.setattr(CSC, "_build_on_host", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
@@ -459,7 +459,7 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_edges_that_were_written_to_are_used(name, write, tmp_path):
+def test_layers_notice_writes_to_edge_tensors(name, write, tmp_path):
     """After any kind of write to the edge tensor, layers use and check its current values."""
     of_name = {"gat-loops": nn.GATConv, "converted": lambda *a, **k: convert_layer(pyg.GATConv(*a, **k))}
     make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), draw_rows(EDGES, 2)))

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 from compiled_programs import compiled_whole
-from test_torch_compiled import NeuralSprings, Springs, assert_close, draw_structures, make_batch_norm, make_potential
+from test_torch_compiled import (
+    NeuralSprings,
+    Springs,
+    assert_close,
+    draw_structure_tensors,
+    make_batch_norm,
+    make_potential,
+)
 
 import trigraph.torch as tt
 from trigraph.torch.potentials.program_key import ProgramKey, find_differences
@@ -76,25 +83,27 @@ def test_compared_changes_take_effect_in_next_call():
     compiled, number = tt.compile_potential(model, backend="eager"), 0
     for name in ("none", "values", "nested", "hook", "cutoff of the class", "mode", "another parameter"):
         (COMPARED_CHANGES | NO_NEW_PROGRAM).get(name, lambda model: None)(model)
-        expected, got = (one.energy_forces_stress(*draw_structures((5, 6))) for one in (copy.deepcopy(model), compiled))
+        expected, got = (
+            one.energy_forces_stress(*draw_structure_tensors((5, 6))) for one in (copy.deepcopy(model), compiled)
+        )
         for one in ("energy", "forces", "energies"):
             assert_close(getattr(got, one), getattr(expected, one))
         number += name not in NO_NEW_PROGRAM
         assert len(compiled.programs) == number, name
 
 
-class SlottedFactor:
+class SlottedFactorHolder:
     __slots__ = ("factor",)
 
     def __init__(self):
         self.factor = 1.0
 
 
-class SlottedFactorWithDict(SlottedFactor):
+class SlottedFactorHolderWithDict(SlottedFactorHolder):
     """An object with slots and a `__dict__`."""
 
 
-def make_enclosing_function(factors):
+def make_factor_closure(factors):
     return torch.no_grad()(lambda: factors["factor"])
 
 
@@ -111,9 +120,13 @@ class FactorReadingSprings(Springs):
     def __init__(self):
         super().__init__()
         self.config = type("Config", (), {"factor": 1.0})
-        self.object, self.slots, self.members = SlottedFactorWithDict(), SlottedFactor(), {SlottedFactor()}
+        self.object, self.slots, self.members = (
+            SlottedFactorHolderWithDict(),
+            SlottedFactorHolder(),
+            {SlottedFactorHolder()},
+        )
         self.deque, self.array, self.numbers = deque([1.0]), array.array("d", [1.0]), np.ones(1)
-        self.constant, self.function, self.enclosing = torch.ones(1), read_factor, make_enclosing_function(ENCLOSED)
+        self.constant, self.function, self.enclosing = torch.ones(1), read_factor, make_factor_closure(ENCLOSED)
         self.partial = functools.partial(read_factor, {"factor": 1.0})
 
     @torch.enable_grad()
@@ -148,9 +161,9 @@ NOT_COMPARED = {
 }
 
 
-def test_recompile_follows_all_other_changes(caplog):
+def test_recompile_applies_uncompared_changes(caplog):
     model = type("Reading", (FactorReadingSprings,), {})()
-    compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), draw_structures((5, 6))
+    compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), draw_structure_tensors((5, 6))
     first = compiled.energy_forces_stress(z, pos, batch).energy
     (told,) = [r.getMessage() for r in caplog.records if r.name == "trigraph" and r.levelno == logging.WARNING]
     named = told.partition(" inside ")[2].partition(";")[0].split(", ")

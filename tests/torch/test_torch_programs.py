@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
-from trigraph.fortran.levels import describe_torch_operators  # noqa: E402
+from trigraph.fortran.levels import find_torch_operator_language  # noqa: E402
 from trigraph.table import SYMBOLS  # noqa: E402
 from trigraph.torch import batches  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator  # noqa: E402
@@ -33,7 +33,7 @@ def _reset_compiler():
     torch.compiler.reset()
 
 
-def attention_graph():
+def make_attention_graph():
     return CSC(np.array([0, 2, 3, 6, 6]), np.array([0, 1, 2, 0, 1, 3]))
 
 
@@ -41,7 +41,7 @@ def compute_attention_loss(x, weights, graph):
     return tt.mha_gat_n2n(x, x, weights, graph, 2, activation="ELU").output_embedding.tanh().square().sum()
 
 
-def attention_inputs():
+def draw_attention_inputs():
     torch.manual_seed(0)
     return tuple(torch.randn(*s, dtype=DTYPE, requires_grad=True) for s in ((4, 6), (12,)))
 
@@ -68,28 +68,28 @@ def compute_energy_and_forces(positions, *rest):
     return total, -gradient
 
 
-def assert_near(got, expected):
+def assert_close(got, expected):
     """Compare values of order 1 from a few hundred operations, in which sums may be added in another order."""
     np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
 
 
 @compiled_whole
 def test_compiled_model_refuses_graph_without_tensors():
-    graph = attention_graph()
+    graph = make_attention_graph()
     graph._built.clear()
     with pytest.raises(Exception, match=r"this graph was built before trigraph\.torch was imported"):
-        torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+        torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*draw_attention_inputs(), graph)
     with torch.no_grad():
-        expected = compute_attention_loss(*attention_inputs(), graph)  # the first use creates the graph's tensors
-    got = torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+        expected = compute_attention_loss(*draw_attention_inputs(), graph)  # the first use creates the graph's tensors
+    got = torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*draw_attention_inputs(), graph)
     assert torch.equal(got, expected)
 
 
 def test_a_graph_that_changes_before_the_backward_is_noticed():
     """Changing a graph's tensors before the backward pass raises torch's error about in-place changes."""
-    graph = attention_graph()
+    graph = make_attention_graph()
     apart, indices = tt.GraphTensors.of(graph), graph.indices.copy()
-    result = compute_attention_loss(*attention_inputs(), apart)
+    result = compute_attention_loss(*draw_attention_inputs(), apart)
     apart.tensors[1].zero_()
     assert np.array_equal(graph.indices, indices)  # GraphTensors holds copies
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -97,9 +97,9 @@ def test_a_graph_that_changes_before_the_backward_is_noticed():
 
 
 def test_a_result_keeps_no_graph_after_its_backward():
-    graph = attention_graph()
+    graph = make_attention_graph()
     seen = weakref.ref(graph.indices)
-    result = compute_attention_loss(*attention_inputs(), graph)
+    result = compute_attention_loss(*draw_attention_inputs(), graph)
     del graph
     gc.collect()
     assert seen() is not None
@@ -149,17 +149,17 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
     arguments = positions, weights, tt.GraphTensors.of(graph), *rest
     traced = make_fx(compute_energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
-    library = "trigraph_cpu" if describe_torch_operators()[0] == "C++" else "trigraph"
+    library = "trigraph_cpu" if find_torch_operator_language()[0] == "C++" else "trigraph"
     assert {f"{library}.agg_edge_to_edge_{order}.default" for order in ("fwd", "bwd")} <= names
     for function in (traced, torch.compile(traced, fullgraph=True, backend=backend)):
         total, forces = function(*arguments)
-        assert_near(total, expected[0])
-        assert_near(forces, expected[1])
+        assert_close(total, expected[0])
+        assert_close(forces, expected[1])
         (gradient,) = torch.autograd.grad(forces.square().sum(), arguments[1])
         np.testing.assert_allclose(gradient.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9 * wanted.abs().max().item())
 
 
-def compute_transforms(positions, rest, graph):
+def compute_tangent_and_vmap(positions, rest, graph):
     """Return a directional derivative (forward mode) and the messages of a batch (vmap)."""
     function = lambda p: compute_energy(p, *rest)  # noqa: E731
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
@@ -174,12 +174,12 @@ def test_compiled_transforms_agree_with_eager_ones(backend):
     """Compiled torch.func transforms agree with eager ones."""
     positions, *rest = make_energy_arguments()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
-    positions, graph = positions.detach(), attention_graph()
-    expected = compute_transforms(positions, rest, graph)
-    program = torch.compile(compute_transforms, backend=backend, fullgraph=True)
+    positions, graph = positions.detach(), make_attention_graph()
+    expected = compute_tangent_and_vmap(positions, rest, graph)
+    program = torch.compile(compute_tangent_and_vmap, backend=backend, fullgraph=True)
     for got, right in zip(program(positions, rest, graph), expected, strict=True):
         assert right.abs().max() > 0.1
-        assert_near(got / right.abs().max(), right / right.abs().max())
+        assert_close(got / right.abs().max(), right / right.abs().max())
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
         try:  # torch 2.15 falls back to eager mode
@@ -188,14 +188,14 @@ def test_compiled_transforms_agree_with_eager_ones(backend):
             assert "a compiled program differentiates it by torch.func" in str(error)  # noqa: PT017
         else:
             right = transform(message)(positions[:4])
-            assert_near(got / right.abs().max(), right / right.abs().max())
+            assert_close(got / right.abs().max(), right / right.abs().max())
         traced = make_fx(transform(message))(positions[:4])
         got, right = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
-        assert_near(got / right.abs().max(), right / right.abs().max())
+        assert_close(got / right.abs().max(), right / right.abs().max())
 
 
 @compiled_whole
-def test_graphs_built_inside_a_transform_or_a_compiled_program():
+def test_graphs_can_be_built_in_transforms_and_programs():
     """Graphs can be built inside torch.func transforms, and in compiled programs, which then have a graph break."""
     x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
 
@@ -208,13 +208,13 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
         assert torch.equal(transform(compute_sum_loss)(x), transform(lambda x: compute_sum_loss(x, graph))(x))
     cold, kept = CSC.from_edge_index(edge_index, 4), []
 
-    def compute_with_kept_graph(x):
+    def compute_loss_with_kept_graph(x):
         if not kept:
             kept.append(CSC.from_edge_index(edge_index, 4))
         return compute_sum_loss(x, kept[0])
 
     # Graphs are first used inside one transform (hessian), then reused in another (grad).
-    for first_used_inside in (lambda x: compute_sum_loss(x, cold), compute_with_kept_graph):
+    for first_used_inside in (lambda x: compute_sum_loss(x, cold), compute_loss_with_kept_graph):
         for transform in (torch.func.hessian, torch.func.grad):
             assert torch.equal(transform(first_used_inside)(x), transform(lambda x: compute_sum_loss(x, graph))(x))
     assert torch.equal(torch.compile(compute_sum_loss, backend="eager")(x), compute_sum_loss(x, graph))
@@ -236,7 +236,7 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
 
 
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
-def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
+def test_vmap_equals_separate_calls_bitwise(rows, monkeypatch):
     """vmap equals separate calls bitwise, whether all arrays, all but the last, or a single array are batched."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
     numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.find_member_axis(a) is None
@@ -254,17 +254,19 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
             for some in {(*places,), (*places[:-1],), *((place,) for place in places)} - {()}:
                 entries = [[args[p] * (1 + i % 2 * args[p].is_floating_point()) for p in some] for i in range(5)]
 
-                def call_with_tensors(*tensors, op=op, args=args, some=some):
+                def call_operator_with_tensors(*tensors, op=op, args=args, some=some):
                     given = dict(zip(some, tensors, strict=True))
                     results = op.call_with_flat_arguments(*(given.get(place, a) for place, a in enumerate(args)))
                     return results if isinstance(results, tuple) else (results,)
 
                 numbers.clear()
-                got = torch.vmap(call_with_tensors)(*map(torch.stack, zip(*entries, strict=True)))
+                got = torch.vmap(call_operator_with_tensors)(*map(torch.stack, zip(*entries, strict=True)))
                 if rows == 1 << 16:  # also check the number of operator calls
                     each = any(of_all(op.op.arguments[place]) for place in some)
                     assert len(numbers) == (6 if each else 2 + 5 * any(map(of_all, op.op.fields))), (op.op.name, some)
-                expected = map(torch.stack, zip(*(call_with_tensors(*tensors) for tensors in entries), strict=True))
+                expected = map(
+                    torch.stack, zip(*(call_operator_with_tensors(*tensors) for tensors in entries), strict=True)
+                )
                 for t, right in zip(got, expected, strict=True):
                     assert t.shape == right.shape
                     assert t.numpy().tobytes() == right.numpy().tobytes(), (op.op.name, setting, some)
@@ -286,7 +288,7 @@ def compute_embedding_loss(rad_basis, weight, sph_basis, triplets):
 
 
 EXPORTED = {
-    "CSC": (compute_attention_loss, lambda: (*attention_inputs(), attention_graph())),
+    "CSC": (compute_attention_loss, lambda: (*draw_attention_inputs(), make_attention_graph())),
     "EdgeGraph": (compute_energy, make_energy_arguments),
     "Segments": (
         compute_embedding_loss,
@@ -307,17 +309,17 @@ def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():
-    graph = tt.GraphTensors.of(attention_graph()).graph()
+    graph = tt.GraphTensors.of(make_attention_graph()).graph()
     assert graph.kind == "torch"
     with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; backend 'fortran' takes numpy\.ndarray"):
         trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, graph)
 
 
-def test_threads_compute_the_same():
-    x, weights = attention_inputs()
+def test_threads_compute_equal_gradients():
+    x, weights = draw_attention_inputs()
 
     def compute_gradients(_):
-        return torch.autograd.grad(compute_attention_loss(x, weights, attention_graph()), (x, weights))
+        return torch.autograd.grad(compute_attention_loss(x, weights, make_attention_graph()), (x, weights))
 
     expected = compute_gradients(0)
     with ThreadPoolExecutor(4) as pool:
@@ -342,15 +344,15 @@ MODES = {
 
 @pytest.mark.parametrize("under", MODES)
 def test_graph_first_used_in_any_mode_keeps_ordinary_tensors(under):
-    x, weights = (t.detach() for t in attention_inputs())
-    value = compute_attention_loss(x, weights, attention_graph())
-    expected = torch.func.grad(compute_attention_loss)(x, weights, attention_graph())
-    prepared, called, built = attention_graph(), attention_graph(), []
+    x, weights = (t.detach() for t in draw_attention_inputs())
+    value = compute_attention_loss(x, weights, make_attention_graph())
+    expected = torch.func.grad(compute_attention_loss)(x, weights, make_attention_graph())
+    prepared, called, built = make_attention_graph(), make_attention_graph(), []
 
-    def use_called_graph():
+    def compute_loss_on_graph():
         compute_attention_loss(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, called)
 
-    for work in (prepared.prepare, use_called_graph, lambda: built.append(attention_graph())):
+    for work in (prepared.prepare, compute_loss_on_graph, lambda: built.append(make_attention_graph())):
         MODES[under](work)
     program = torch.compile(compute_attention_loss, backend="aot_eager")
     for graph in (prepared, called, built[0]):

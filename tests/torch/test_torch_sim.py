@@ -9,7 +9,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from expect_error import expect_error
-from small_potentials import make_crystal, make_potential
+from small_potentials import make_crystal, make_small_dimenet
 
 pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
 import torch_sim
@@ -27,10 +27,10 @@ RELAXATION_TOLERANCE = 1e3 * ROUNDING
 
 @pytest.fixture
 def model():
-    return trigraph.torch_sim.Model(make_potential(), per_atom_energies=True)
+    return trigraph.torch_sim.Model(make_small_dimenet(), per_atom_energies=True)
 
 
-def build_sheared_crystal():
+def make_sheared_crystal():
     """Return a crystal with a far from symmetric cell matrix."""
     atoms = make_crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
@@ -49,7 +49,7 @@ def assert_close(got, expected, tolerance=ROUNDING):
 
 def compare_with_ase(results, structures):
     """Compare the results of a batch with the ASE calculator's results for each structure."""
-    calculator, atom = trigraph.ase.Calculator(make_potential()), 0
+    calculator, atom = trigraph.ase.Calculator(make_small_dimenet()), 0
     assert list(results) == ["energy", "forces", "stress", "energies"]
     assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
     for i, atoms in enumerate(structures):
@@ -67,7 +67,7 @@ def compare_with_ase(results, structures):
 @pytest.mark.parametrize(
     "structures",
     [
-        [build_sheared_crystal(), bulk("Au"), make_ethane(5.0), build_sheared_crystal().repeat((2, 1, 1))],
+        [make_sheared_crystal(), bulk("Au"), make_ethane(5.0), make_sheared_crystal().repeat((2, 1, 1))],
         [make_ethane(), molecule("H2O")],
     ],
     ids=["periodic", "free"],
@@ -90,7 +90,7 @@ def test_slab_results_agree_with_ase(model):
         "atomic_numbers": torch.tensor(slab.numbers),
     }
     compare_with_ase(model(state), [slab])
-    captured = trigraph.torch.compile_potential(make_potential(), capture=True)
+    captured = trigraph.torch.compile_potential(make_small_dimenet(), capture=True)
     compare_with_ase(trigraph.torch_sim.Model(captured, per_atom_energies=True)(state), [slab])
 
 
@@ -102,7 +102,7 @@ def test_model_passes_torch_sims_validation(model):
     assert model.memory_scales_with == "n_atoms_x_density"
 
 
-def relax_with_cells(model, structures, number):
+def relax_positions_and_cells(model, structures, number):
     """Relax positions and cells by `number` FIRE steps, using the installed torch-sim's interface."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
@@ -118,12 +118,12 @@ def relax_with_cells(model, structures, number):
 
 def test_relaxed_cells_agree_with_ase(model):
     """Relaxed cells agree with ASE, whose cell matrices are transposed."""
-    structures = [build_sheared_crystal(), build_sheared_crystal().repeat((2, 1, 1))]
+    structures = [make_sheared_crystal(), make_sheared_crystal().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
-    state = relax_with_cells(model, structures, 10)
+    state = relax_positions_and_cells(model, structures, 10)
     for atoms, relaxed in zip(structures, state.split(), strict=True):
         before = np.array(atoms.cell)
-        atoms.calc = trigraph.ase.Calculator(make_potential())
+        atoms.calc = trigraph.ase.Calculator(make_small_dimenet())
         FIRE(FrechetCellFilter(atoms), logfile=None, fa=1.0).run(fmax=0, steps=10)
         assert np.abs(atoms.cell - before).max() > 0.01
         assert_close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXATION_TOLERANCE)
@@ -132,12 +132,12 @@ def test_relaxed_cells_agree_with_ase(model):
 
 
 def test_only_requested_results_are_returned(model):
-    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
+    state = torch_sim.initialize_state([make_sheared_crystal()], model.device, model.dtype)
     model.per_atom_energies = False
     assert list(model(state)) == ["energy", "forces", "stress"]
     model.compute_stress = False
     assert list(model(state)) == ["energy", "forces"]
-    alone = trigraph.torch_sim.Model(make_potential(), compute_forces=False, compute_stress=False)
+    alone = trigraph.torch_sim.Model(make_small_dimenet(), compute_forces=False, compute_stress=False)
     (energy,) = alone(state).values()
     assert energy == model(state)["energy"]
     assert not energy.requires_grad
@@ -145,7 +145,7 @@ def test_only_requested_results_are_returned(model):
 
 def test_dtype_follows_the_parameters(model):
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)
-    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
+    state = torch_sim.initialize_state([make_sheared_crystal()], model.device, model.dtype)
     expected = model(state)
     model.float()
     assert model.dtype == torch.float32
@@ -159,9 +159,9 @@ def test_dtype_follows_the_parameters(model):
 
 def test_neighbors_are_reused_within_the_skin(model, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or a cell or the skin has changed."""
-    structures = [build_sheared_crystal(), make_ethane(5.0)]
+    structures = [make_sheared_crystal(), make_ethane(5.0)]
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
-    kept, calls = trigraph.torch_sim.Model(make_potential(), per_atom_energies=True, skin=0.4), []
+    kept, calls = trigraph.torch_sim.Model(make_small_dimenet(), per_atom_energies=True, skin=0.4), []
     search = type(kept.model).neighbors
     monkeypatch.setattr(type(kept.model), "neighbors", lambda *a, **k: calls.append(1) or search(*a, **k))
 
@@ -197,12 +197,12 @@ def test_torch_sim_model_refuses_bad_input(model):
     with expect_error("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
     with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
-        model(build_sheared_crystal())
+        model(make_sheared_crystal())
     with expect_error("ValueError: Model: skin is -1.0; expected ..."):
-        trigraph.torch_sim.Model(make_potential(), skin=-1)
+        trigraph.torch_sim.Model(make_small_dimenet(), skin=-1)
     with expect_error("TypeError: Model: skin is 1 and ModelWithoutAtomicEnergies has no neighbors; expected skin=0"):
         trigraph.torch_sim.Model(ModelWithoutAtomicEnergies(), skin=1)
-    state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
+    state = torch_sim.initialize_state([make_sheared_crystal()], model.device, model.dtype)
     fields = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
     with expect_error("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
         model({name: value for name, value in fields.items() if name != "positions"})

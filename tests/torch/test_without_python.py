@@ -23,7 +23,7 @@ from programs import run_command
 from small_potentials import PairPotential
 
 import trigraph.ase
-from trigraph.fortran.levels import describe_torch_operators
+from trigraph.fortran.levels import find_torch_operator_language
 from trigraph.torch import export_potential
 from trigraph.torch.graphs import list_graph_tensors
 from trigraph.torch.nn import DimeNetPlusPlus
@@ -36,7 +36,7 @@ from trigraph.torch.potentials.export import (
 )
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
-pytestmark = pytest.mark.skipif(describe_torch_operators()[0] != "C++", reason="packages call the operators in C++")
+pytestmark = pytest.mark.skipif(find_torch_operator_language()[0] != "C++", reason="packages call the operators in C++")
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SYMBOLS = ["C", "Cu", "H", "O"]
@@ -49,7 +49,7 @@ def make_dimenet(dtype=torch.float64):
     return model.to(dtype).eval()
 
 
-class Changing(PairPotential):
+class BufferChangingPotential(PairPotential):
     """A potential that changes a buffer when it is called."""
 
     def __init__(self):
@@ -89,7 +89,7 @@ def make_structures():
     return cases
 
 
-def compute_in_ase(atoms, model):
+def compute_ase_results(atoms, model):
     """Return the energy, forces and stress computed by the ASE calculator."""
     atoms.calc = trigraph.ase.Calculator(model)
     stress = atoms.get_stress(voigt=False) if atoms.pbc.any() else np.full((3, 3), np.nan)
@@ -139,7 +139,7 @@ def test_reach_is_measured_and_unexportable_models_refused(tmp_path):
         (make_dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
         (make_dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
         (make_dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
-        (Changing(), {}, ValueError, "Changing changes calls when it is called"),
+        (BufferChangingPotential(), {}, ValueError, "BufferChangingPotential changes calls when it is called"),
     )
     for model, keywords, error, message in given:
         arguments = {"path": "potential.pt2"} | keywords
@@ -169,13 +169,13 @@ def export_package(tmp_path_factory):
         "mean": GlobalMeanPotential(),
     }
 
-    def export_once(name):
+    def export_model_once(name):
         path = folder / f"{name}.pt2"
         if not path.exists():
             export_potential(models[name], path, elements=SYMBOLS, stress=name != "mean")
         return path
 
-    return export_once
+    return export_model_once
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_cpp_program_computes_the_python_results(name, tolerance, export_package
     numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
     for path in paths:
         # Errors are relative to the largest result, because forces vanish by symmetry in some structures.
-        expected = compute_in_ase(read(path), make_dimenet(getattr(torch, name)))
+        expected = compute_ase_results(read(path), make_dimenet(getattr(torch, name)))
         scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
         for array in expected:
             got = np.array([next(numbers) for _ in range(array.size)]).reshape(array.shape)
@@ -306,7 +306,7 @@ def test_lammps_results_agree_with_ase(tilt, run_lammps):
     lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
     lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
     atoms = make_crystal((6, 5, 5), tilt)
-    energy, forces, stress = compute_in_ase(atoms, make_dimenet())
+    energy, forces, stress = compute_ase_results(atoms, make_dimenet())
     energies, totals, model = atoms.get_potential_energies(), [], make_dimenet()
     z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
     virials = compute_virials(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
@@ -333,7 +333,7 @@ def test_small_box_works_on_one_rank_only(run_lammps):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     assert run_lammps(atoms, f"{DUMP_FORCES}run 0").returncode == 0
-    forces = compute_in_ase(atoms, make_dimenet())[1]
+    forces = compute_ase_results(atoms, make_dimenet())[1]
     assert np.abs(run_lammps.dump()[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
     assert run_lammps(atoms, "run 0", ranks=2).returncode != 0
     assert "that is divided among ranks; expected at least 16.0" in run_lammps.log()

@@ -30,7 +30,7 @@ BACKEND_BY_FOLDER = {
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan_run
-from slopecheck.units import count_checks, execute
+from slopecheck.units import count_checks_for_plan, execute
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
@@ -46,8 +46,8 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
         failed = [c for c in found if c.failed]
         for check in failed[:1]:
             sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.backend} {check.field}")
-        if count_checks(found) != unit.planned():
-            sys.exit(f"{unit.label}: {count_checks(found)} checks were made; {unit.planned()} were planned")
+        if count_checks_for_plan(found) != unit.planned():
+            sys.exit(f"{unit.label}: {count_checks_for_plan(found)} checks were made; {unit.planned()} were planned")
 """
 
 # Replace the output of fypp only if it changed, so that f2py and gfortran are not rerun unnecessarily.
@@ -62,7 +62,7 @@ sys.exit(status)
 """
 
 
-def find_backend(file: str) -> str:
+def find_backend_of_source(file: str) -> str:
     """Return the backend that uses a source file."""
     return next(backend for folder, backend in BACKEND_BY_FOLDER.items() if file.startswith(f"{folder}/"))
 
@@ -88,7 +88,7 @@ class Sandbox:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in filter(lambda name: name and (ROOT / name).is_file(), listed.split("\0")):
-            copy, installed = self._checkout / name, self._place_in_site(name)
+            copy, installed = self._checkout / name, self._get_installed_path(name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy)
             if installed.is_file() and installed.read_bytes() != copy.read_bytes():
@@ -111,19 +111,19 @@ class Sandbox:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         options = ["-Dcpu_levels=native,v3", "-Dgpu_host=true"]
-        self._build_with("meson", "setup", *options, str(self._build), str(self._checkout))
+        self._run_build_tool("meson", "setup", *options, str(self._build), str(self._checkout))
 
     def _run_command(self, command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, cwd=self._folder, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
 
-    def _build_with(self, *command: str) -> None:
+    def _run_build_tool(self, *command: str) -> None:
         done = self._run_command([*command], self._environment)
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 
-    def _place_in_site(self, name: str) -> Path:
+    def _get_installed_path(self, name: str) -> Path:
         """Return the path of a source file in the installed package."""
         return self._site / "trigraph" / name.removeprefix("src/trigraph/")
 
@@ -149,7 +149,7 @@ class Sandbox:
         """
         libraries = self._list_libraries(backend, family)
         if libraries:
-            self._build_with("ninja", "-C", str(self._build), *libraries)
+            self._run_build_tool("ninja", "-C", str(self._build), *libraries)
         for library in libraries:
             shutil.copy(self._build / library, self._site / "trigraph" / library)
         others = {*BACKEND_BY_FOLDER.values()} - {FRAMEWORK}
@@ -168,8 +168,8 @@ class Sandbox:
 
     def verify_changed_source(self, file: str, text: str, family: str) -> str:
         """Replace the text of one source, verify a family, and restore the source and the libraries built from it."""
-        backend = find_backend(file)
-        places = self._checkout / file, self._place_in_site(file)
+        backend = find_backend_of_source(file)
+        places = self._checkout / file, self._get_installed_path(file)
         try:
             for place in places:
                 place.write_text(text)

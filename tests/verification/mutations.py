@@ -218,7 +218,7 @@ GAT = {
     },
     "gpu/gat.py": {
         "a long edge row takes its first piece": "⟦self._reduce_long_rows(rows, target.overflow, target.out) → pass⟧",
-        "long row's scores": "⟦sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums) → pass⟧",
+        "long row's scores": "⟦sums.sum_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums) → pass⟧",
     },
 }
 WEIGHTED = {
@@ -245,7 +245,7 @@ WEIGHTED = {
     },
     "gpu/kernels/sums.cuh": {"pieces of a hub are lost": "            term = ⟦sums[level] → T(0)⟧;"},
     "gpu/sums.py": {
-        "weights of a long row": "   ⟦ → _ = rows.order is None and ⟧add_long_row_parts(kernels, rows, overflow",
+        "weights of a long row": "   ⟦ → _ = rows.order is None and ⟧sum_long_row_parts(kernels, rows, overflow",
     },
     "fortran/fast/weighted_extrema.inc": {
         "a number after NaN in min": "is_better = .not. (best(f) <= message(f))⟦ .and. best(f) == best(f) → ⟧",

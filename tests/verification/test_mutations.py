@@ -42,7 +42,7 @@ def test_each_original_line_occurs_once():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_wrong_line_is_found(sandbox, name):
+def test_verify_detects_each_mutation(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
     failure = sandbox.verify_changed_source(file, text, family)

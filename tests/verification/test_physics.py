@@ -10,7 +10,7 @@ from trigraph.verification import bessel, physics, structures
 from trigraph.verification.run import plan_run
 from trigraph.verification.subjects import Subject, make_backend_subject
 
-SHIPPED = {s.name: s for s in structures.load_default_structures()}
+SHIPPED = {s.name: s for s in structures.load_shipped_structures()}
 
 
 def make_wrong_subject(operator, change):
@@ -25,8 +25,8 @@ def make_wrong_subject(operator, change):
 
 
 @pytest.fixture(scope="module")
-def ethanol():
-    return physics.prepare_system(SHIPPED["ethanol"])
+def ethanol_system():
+    return physics.make_physical_system(SHIPPED["ethanol"])
 
 
 WRONG_FORCES = {
@@ -65,8 +65,8 @@ MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBE
 
 
 @pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
-def test_physics_checks_find_wrong_backends(kind, wrong, expected, ethanol):
-    checks = physics.CHECKS[kind](make_wrong_subject(*wrong), ethanol, physics.INVOLVED[kind][0])
+def test_physics_checks_find_wrong_backends(kind, wrong, expected, ethanol_system):
+    checks = physics.CHECKS[kind](make_wrong_subject(*wrong), ethanol_system, physics.INVOLVED[kind][0])
     failures = [c for c in checks if not c.passed]
     assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in failures}
     assert kind == "force training" or len(failures) == len(expected)
@@ -74,16 +74,18 @@ def test_physics_checks_find_wrong_backends(kind, wrong, expected, ethanol):
 
 
 @pytest.mark.parametrize("kind", physics.CHECKS)
-def test_an_exception_is_a_finding(kind, ethanol):
+def test_exceptions_fail_physics_checks(kind, ethanol_system):
     def raise_runtime_error(op, values, wrt):
         raise RuntimeError("no memory")
 
-    for c in physics.CHECKS[kind](Subject("broken", False, raise_runtime_error), ethanol, "agg_edge_to_edge_bwd"):
+    for c in physics.CHECKS[kind](
+        Subject("broken", False, raise_runtime_error), ethanol_system, "agg_edge_to_edge_bwd"
+    ):
         assert not c.passed
         assert "no memory" in c.note
 
 
-def test_closed_forms_are_found():
+def test_inaccurate_closed_forms_fail_bessel_check():
     """The check of radial functions detects a closed form of j_2 without any correct digit in float32 at x = 0.001."""
 
     def use_closed_form(fields, values):
@@ -95,7 +97,7 @@ def test_closed_forms_are_found():
         return {"sbf_rad": sbf.reshape(len(x), -1)}
 
     subject = make_wrong_subject("radial_basis_fwd", use_closed_form)
-    checks = bessel.check_bessel(subject, bessel.make_radial_basis_case("float32", 0))
+    checks = bessel.check_sbf_rad_against_scipy(subject, bessel.make_radial_basis_case("float32", 0))
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
@@ -115,7 +117,7 @@ def test_shipped_structures_have_valid_edges():
 def test_the_default_run_does_not_need_ase(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase", None)
     monkeypatch.setitem(sys.modules, "ase.io", None)
-    assert len(structures.load_default_structures()) == 4
+    assert len(structures.load_shipped_structures()) == 4
     assert plan_run(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
     with pytest.raises(ValueError, match=r"need ASE: pip install ase"):
         structures.read_structure("some.xyz", 5.0)
@@ -154,7 +156,7 @@ def test_physics_checks_pass_for_limiting_structures(kind):
     limited = structure.limit_triplets(1800)
     assert (limited.note == "") == (kind != "too many triplets")
     for check in physics.CHECKS.values():
-        for c in check(make_backend_subject("pyref"), physics.prepare_system(limited), "agg"):
+        for c in check(make_backend_subject("pyref"), physics.make_physical_system(limited), "agg"):
             assert c.passed, c
             assert c.note == limited.note
 

@@ -19,7 +19,7 @@ from trigraph.fortran.threads import get_num_threads
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden, subjects
 from trigraph.verification.cases import build_case, list_variants
-from trigraph.verification.properties import list_levels_to_compare
+from trigraph.verification.properties import list_cpu_levels_to_compare
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
@@ -40,12 +40,12 @@ def test_two_processes_make_all_planned_checks(tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     expected = (
-        COMMON_KINDS | {"differences", "threads", "golden"} | ({"levels"} if list_levels_to_compare()[1] else set())
+        COMMON_KINDS | {"differences", "threads", "golden"} | ({"levels"} if list_cpu_levels_to_compare()[1] else set())
     )
     assert set(report["checks"]["kind"]) >= expected
 
 
-def test_the_plan_leaves_nothing_out():
+def test_plan_contains_every_check():
     """The plan contains every check; a run that omits a planned check fails (test_verification_complete.py)."""
     labels = {u.label for u in plan_run()}
     assert {*HOST, "gpu"} == {*BACKENDS}
@@ -75,7 +75,7 @@ def test_one_dtype_alone_is_checked_in_full(name):
         assert {label.replace("float64", "float32") for label in taken} == set(alone)
 
 
-def test_processes_share_the_processors(monkeypatch):
+def test_worker_processes_limit_library_threads(monkeypatch):
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
@@ -117,7 +117,7 @@ def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     assert all(results[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
-def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
+def test_wrong_wrt_subsets_and_none_cotangents_are_caught(monkeypatch):
     name = "gno_kernel_bwd2"
     good = subjects.FUNCTIONS[name]
 
@@ -175,8 +175,8 @@ def test_every_definition_has_packaged_vectors():
 def test_missing_vectors_are_skipped_outside_ci(empty_golden_folder):
     assert sorted(golden.find_golden_files()) == sorted(PACKAGED_NAMES)
     assert golden.list_missing_vectors() == MISSING_NAMES
-    assert golden.check_missing_vectors() == []
-    ((what, why),) = cli._list_skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
+    assert golden.list_missing_vector_failures() == []
+    ((what, why),) = cli._list_skip_reasons([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
     assert what == "2 files of golden vectors (2 of gno)"
     assert why.startswith(f"not in {empty_golden_folder}; TRIGRAPH_GOLDEN=DIR names another")
     labels = {u.label.split(":")[0] for u in plan_run(backends=["pyref"]) if "golden" in u.label}
@@ -185,20 +185,20 @@ def test_missing_vectors_are_skipped_outside_ci(empty_golden_folder):
 
 def test_missing_vectors_fail_under_ci(empty_golden_folder, monkeypatch):
     monkeypatch.setenv("CI", "true")
-    failed = golden.check_missing_vectors()
+    failed = golden.list_missing_vector_failures()
     assert [c.case for c in failed] == list(MISSING_NAMES)
     assert not any(c.passed for c in failed)
     assert any(u.label == "golden vectors that are missing" for u in plan_run(backends=["pyref"]))
 
 
-def test_a_clone_without_a_directory_passes_under_ci(monkeypatch):
+def test_missing_golden_directory_passes_under_ci(monkeypatch):
     monkeypatch.setattr(golden, "find_golden_directory", lambda: None)
     monkeypatch.setenv("CI", "true")
-    assert golden.check_missing_vectors() == []
+    assert golden.list_missing_vector_failures() == []
     assert golden.list_missing_vectors() == MISSING_NAMES
 
 
-def read_vector(name, operator):
+def read_golden_vector(name, operator):
     return next(v for v in golden.read_vectors(name, golden.PACKAGED / f"{name}.npz") if v.operator == operator)
 
 
@@ -214,13 +214,13 @@ def read_vector(name, operator):
 )
 def test_changed_golden_value_is_noticed(name, operator, change, single):
     """A change of the largest value is detected, also in golden vectors that were computed in float32."""
-    right = replace(read_vector(name, operator), single=single)
+    right = replace(read_golden_vector(name, operator), single=single)
     ways = [*((subjects.make_backend_subject("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
-    assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))
+    assert all(c.passed for subject, dtype in ways for c in golden.check_golden_vector(subject, right, dtype))
     for name in right.expected:
         changed = {n: a.copy() for n, a in right.expected.items()}
         at = np.unravel_index(np.argmax(abs(changed[name])), changed[name].shape)
         changed[name][at] *= 1 + change
         other = replace(right, expected=changed)
         for subject, dtype in ways:
-            assert [c.field for c in golden.check_golden(subject, other, dtype) if not c.passed] == [name]
+            assert [c.field for c in golden.check_golden_vector(subject, other, dtype) if not c.passed] == [name]

@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 
 from trigraph import pyref
-from trigraph.checks import bind_sizes, evaluate_shape
+from trigraph.checks import evaluate_shape, find_symbol_sizes
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
 from trigraph.verification import cases, nonfinite, structures, tolerances
-from trigraph.verification.accuracy import check_accuracy, compute_scaled_error, describe_wrong_form
+from trigraph.verification.accuracy import check_accuracy, compute_largest_scaled_error, describe_wrong_dtype_or_shape
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import JudgedCase, list_all_operators, list_fwd_bwd_bwd2
 from trigraph.verification.nonfinite import REPLACEMENTS
 from trigraph.verification.real import build_real_case, list_real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
-from trigraph.verification.settings import parse_case_name, parse_restriction
+from trigraph.verification.settings import parse_restriction, parse_restriction_from_case_name
 from trigraph.verification.subjects import make_backend_subject
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
 
 
-def find_case(name, variant_name, dtype="float64", **setting):
+def build_named_case(name, variant_name, dtype="float64", **setting):
     """Return the case of the first variant with this name and setting."""
     variants = [v for v in cases.list_variants(BY_NAME[name]) if v.name == variant_name]
     variant = next(v for v in variants if setting.items() <= v.setting.items())
@@ -34,7 +34,9 @@ def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     """A restriction to one case's settings keeps that case, with all its attributes, and hardly any others."""
     op = list_fwd_bwd_bwd2(definition)[0].name
     for variant in cases.list_variants(definition):
-        words = [f"{name}={value}" for name, (value,) in parse_case_name(variant.label, definition).items()]
+        words = [
+            f"{name}={value}" for name, (value,) in parse_restriction_from_case_name(variant.label, definition).items()
+        ]
         kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
         assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # GAT settings may differ only in a number
@@ -55,7 +57,7 @@ def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
             assert np.array_equal(one.values[name], same.values[name])
             assert not one.values[name].size or not np.array_equal(one.values[name], other.values[name])
         if variant.name != "integers":
-            bad = cases.find_kink_violations(definition, one.values, one.directions, one.largest_step)
+            bad = cases.mark_rows_near_kinks(definition, one.values, one.directions, one.largest_step)
             assert not any(rows.any() for rows in bad.values())
 
 
@@ -63,7 +65,7 @@ def assert_arguments_fit_table(case):
     for op in list_fwd_bwd_bwd2(case.definition):
         arguments = case.arguments(op)
         assert tuple(arguments) == op.parameter_names
-        sizes = bind_sizes(op, arguments)
+        sizes = find_symbol_sizes(op, arguments)
         assert {**case.sizes, **sizes} == dict(case.sizes)
         for array in op.select_present_arguments(arguments):
             value = arguments[array.name]
@@ -75,7 +77,7 @@ def assert_arguments_fit_table(case):
 
 
 def test_regular_graph_has_awkward_features():
-    graph = find_case("gno_message", "regular").values["graph"]
+    graph = build_named_case("gno_message", "regular").values["graph"]
     destinations = graph.prepare().destinations
     in_degrees, out_degrees = np.diff(graph.offsets), np.bincount(graph.indices, minlength=graph.num_src_nodes)
     assert graph.num_src_nodes != graph.num_dst_nodes
@@ -88,8 +90,8 @@ def test_regular_graph_has_awkward_features():
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # some row has unsorted sources
-    assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # longer than two chunks
-    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # wider than one tile
+    assert build_named_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # longer than two chunks
+    assert build_named_case("gno_kernel", "wide").sizes["hidden"] > 64  # wider than one tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
@@ -102,16 +104,16 @@ def test_both_index_dtypes_and_empty_graphs_occur():
 
 
 def test_kinks_that_are_nan_are_violations(monkeypatch):
-    case = find_case("gno_kernel", "regular")
+    case = build_named_case("gno_kernel", "regular")
     monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.full(coords.shape, np.nan))
-    (bad,) = cases.find_kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
+    (bad,) = cases.mark_rows_near_kinks(case.definition, case.values, case.directions, case.largest_step).values()
     assert bad.all()
 
 
 LENGTHS = {256, 257, 512}
 
 
-def count_row_lengths(index, count):
+def compute_row_lengths(index, count):
     return np.bincount(index, minlength=count)
 
 
@@ -121,13 +123,16 @@ def has_critical_lengths(counts):
 
 
 def test_boundary_cases_have_all_critical_row_lengths():
-    graph = find_case("mha_gat_n2n", "boundaries").values["graph"]
-    of_sources, of_rows = count_row_lengths(graph.indices, graph.num_src_nodes), count_row_lengths(graph.edge_ids, 0)
+    graph = build_named_case("mha_gat_n2n", "boundaries").values["graph"]
+    of_sources, of_rows = (
+        compute_row_lengths(graph.indices, graph.num_src_nodes),
+        compute_row_lengths(graph.edge_ids, 0),
+    )
     assert all(map(has_critical_lengths, (np.diff(graph.offsets), of_sources, of_rows)))
-    graph = find_case("agg_edge_to_edge", "boundaries").values["graph"]
+    graph = build_named_case("agg_edge_to_edge", "boundaries").values["graph"]
     for ends in (graph.src, graph.dst):
-        assert set(count_row_lengths(ends, graph.num_nodes)) >= LENGTHS
-    assert count_row_lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
+        assert set(compute_row_lengths(ends, graph.num_nodes)) >= LENGTHS
+    assert compute_row_lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
     definition = BY_NAME["interaction_bilinear"]
     for variant in (v for v in cases.list_variants(definition) if v.name == "boundaries"):
         values = cases.build_case(definition, variant, "float64", 0).values
@@ -159,19 +164,19 @@ def test_small_blocks_split_sums_into_several_blocks(name):
 def test_small_device_blocks_have_256_rows():
     from trigraph.gpu import sums
 
-    assert len(list(sums.iterate_blocks(1000, 8))) == 1
+    assert len(list(sums.iterate_row_blocks(1000, 8))) == 1
     with sums.small_blocks():
-        assert list(sums.iterate_blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
+        assert list(sums.iterate_row_blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
 
 
 def test_replaced_elements_are_at_stated_places():
     array = np.zeros((7, 3))
     places = [np.flatnonzero(~np.isfinite(nonfinite._replace_elements(array, s))).tolist() for s in REPLACEMENTS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
-    assert not np.isnan(pyref.agg_weighted_n2n_fwd(**find_case("agg_weighted_n2n", "regular").values)[0]).any()
+    assert not np.isnan(pyref.agg_weighted_n2n_fwd(**build_named_case("agg_weighted_n2n", "regular").values)[0]).any()
 
 
-@pytest.mark.parametrize("structure", structures.load_default_structures(), ids=lambda s: s.name)
+@pytest.mark.parametrize("structure", structures.load_shipped_structures(), ids=lambda s: s.name)
 def test_structure_patch_nearly_uses_the_triplet_budget(structure):
     for budget in (structures.PATCH_TRIPLETS, structures.WHOLE_TRIPLETS):
         some = structure.limit_triplets(budget)
@@ -179,7 +184,7 @@ def test_structure_patch_nearly_uses_the_triplet_budget(structure):
         assert len(some.src) == len(structure.src) or 0.8 * budget < triplets <= budget
 
 
-def test_the_whole_mesh_has_most_of_its_edges():
+def test_whole_airfoil_case_keeps_most_edges():
     (airfoil,) = list_real_inputs("gno")
     assert build_real_case(airfoil, BY_NAME["gno_message"], "float64", 0, patch=False).sizes["num_positions"] > 1400
 
@@ -196,46 +201,46 @@ def make_judge_triple(values, scale=None):
     return np.stack([values, np.zeros_like(values), abs(values) if scale is None else np.asarray(scale, float)])
 
 
-def test_the_rule_counts_epsilons_of_the_scale():
+def test_scaled_error_counts_epsilons_of_scale():
     for dtype in ("float32", "float64"):
         eps = np.finfo(dtype).eps
         assert tolerances.eps(dtype) == eps
         got = np.array([1, 1 + 3 * eps], dtype)
-        assert compute_scaled_error(got, make_judge_triple([1, 1]), dtype) == pytest.approx(3)
-        assert compute_scaled_error(got, make_judge_triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
+        assert compute_largest_scaled_error(got, make_judge_triple([1, 1]), dtype) == pytest.approx(3)
+        assert compute_largest_scaled_error(got, make_judge_triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
     lo = np.array([[1.0], [1e-17], [1.0]])  # the judge's value is high + low
-    assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
+    assert compute_largest_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
 @pytest.mark.parametrize("where", ["got", "hi", "lo", "scale"])
-def test_a_nan_anywhere_is_no_agreement(where):
+def test_nan_anywhere_makes_scaled_error_nan(where):
     got, reference = np.ones(5), make_judge_triple(np.ones(5))
     target = {"got": got, "hi": reference[0], "lo": reference[1], "scale": reference[2]}[where]
     target[2] = np.nan
-    assert math.isnan(compute_scaled_error(got, reference, "float64"))
+    assert math.isnan(compute_largest_scaled_error(got, reference, "float64"))
 
 
 def test_infinities_and_zero_scales_give_large_errors():
-    assert not compute_scaled_error(np.array([np.inf]), make_judge_triple([1.0]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([1.0]), make_judge_triple([np.inf]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([np.inf]), make_judge_triple([np.inf]), "float64") <= 1e300
-    assert compute_scaled_error(np.array([1e-300]), make_judge_triple([0.0]), "float64") > 1e7
-    assert compute_scaled_error(np.array([0.0]), make_judge_triple([0.0]), "float64") == 0
-    assert compute_scaled_error(np.zeros((0, 3)), make_judge_triple(np.zeros((0, 3))), "float64") == 0
+    assert not compute_largest_scaled_error(np.array([np.inf]), make_judge_triple([1.0]), "float64") <= 1e300
+    assert not compute_largest_scaled_error(np.array([1.0]), make_judge_triple([np.inf]), "float64") <= 1e300
+    assert not compute_largest_scaled_error(np.array([np.inf]), make_judge_triple([np.inf]), "float64") <= 1e300
+    assert compute_largest_scaled_error(np.array([1e-300]), make_judge_triple([0.0]), "float64") > 1e7
+    assert compute_largest_scaled_error(np.array([0.0]), make_judge_triple([0.0]), "float64") == 0
+    assert compute_largest_scaled_error(np.zeros((0, 3)), make_judge_triple(np.zeros((0, 3))), "float64") == 0
 
 
 def test_wrong_shapes_and_dtypes_are_described():
     field, sizes = list_fwd_bwd_bwd2(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
     good = np.zeros((4, 6), np.float32)
-    assert describe_wrong_form(good, field, sizes, "float32") == ""
+    assert describe_wrong_dtype_or_shape(good, field, sizes, "float32") == ""
     for bad in (good.astype(np.float64), good.T, good[:3], good[None], good.astype(">f4"), good.tolist(), None, 0.0):
-        assert describe_wrong_form(bad, field, sizes, "float32")
+        assert describe_wrong_dtype_or_shape(bad, field, sizes, "float32")
 
 
 def test_saturated_attention_is_saturated():
     """In the saturated case, most but not all attention weights are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
-    case = find_case("mha_gat_n2n", "saturated", "float32")
+    case = build_named_case("mha_gat_n2n", "saturated", "float32")
     alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_fwd_bwd_bwd2(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
@@ -261,7 +266,7 @@ def test_every_hub_sum_has_the_stated_terms(definition):
                 assert all(np.bincount(s.index).max() == degree for s in segments if s is not None)
             assert any(n >= degree for n in case.sizes.values())
             for op in list_all_operators(definition):
-                for a in case.select_present(op):
+                for a in case.select_present_arguments(op):
                     array = case.arguments(op)[a.name]
                     assert (array > 0).all()
                     rows = SYMBOLS.get(a.dims[0])
@@ -287,13 +292,13 @@ def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
     definition, op = BY_NAME["gno_aggregate"], OPERATORS["gno_aggregate_fwd"]
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: sum_naively(**arguments))
 
-    def list_passed(degree):
+    def list_accuracy_outcomes(degree):
         (variant,) = cases.list_hub_variants(definition, degree, "constant")
         judged = JudgedCase(cases.build_case(definition, variant, "float32", 0))
         return [c.passed for c in check_accuracy(make_backend_subject("fortran"), judged, op)]
 
-    assert all(list_passed(500))
-    assert not all(list_passed(10_000))
+    assert all(list_accuracy_outcomes(500))
+    assert not all(list_accuracy_outcomes(10_000))
 
 
 def test_the_bound_of_equal_terms_is_half_their_number():

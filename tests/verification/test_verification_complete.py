@@ -47,7 +47,7 @@ def hangs(**arguments):
 
 
 @pytest.fixture
-def module_folder(tmp_path, monkeypatch):
+def user_module_folder(tmp_path, monkeypatch):
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "mine.py").write_text(MODULE)
@@ -71,13 +71,13 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
         ("interrupts", 1, "KeyboardInterrupt"),
     ],
 )
-def test_crashing_or_hanging_functions_fail_the_run(module_folder, function, status, message):
+def test_crashing_or_hanging_functions_fail_the_run(user_module_folder, function, status, message):
     timeout = "1" if function == "hangs" else "100"
     result = CliRunner().invoke(main, [*OPTIONS, f"mine:{function}", "--timeout", timeout])
     assert result.exit_code == status, result.output
     assert message in result.stdout
     if function == "hangs":
-        wait_until(lambda: not any(map(is_running, (module_folder / "pids").read_text().split())))
+        wait_until(lambda: not any(map(is_running, (user_module_folder / "pids").read_text().split())))
     planned, last = int(result.stdout.split()[1].replace(",", "")), result.stdout.splitlines()[-1].split()
     assert planned >= 20
     alive = int(last[0]) + int(last[3]) >= planned
@@ -85,7 +85,7 @@ def test_crashing_or_hanging_functions_fail_the_run(module_folder, function, sta
     assert ("planned checks were run" in result.stderr) != alive
 
 
-def test_an_import_that_fails_is_status_2_with_its_traceback(module_folder):
+def test_an_import_that_fails_is_status_2_with_its_traceback(user_module_folder):
     result = CliRunner().invoke(main, [*OPTIONS, "raises:f"])
     assert result.exit_code == 2
     for text in ("Traceback (most recent call last)", "raises.py", r"RuntimeError: half \x1b built"):
@@ -96,13 +96,13 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(module_folder):
     assert "ended with status 0" in result.stderr
 
 
-@pytest.mark.usefixtures("unignored_signals")
+@pytest.mark.usefixtures("default_signal_handlers")
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
 )
-def test_signal_ends_workers_and_their_children(module_folder, number):
+def test_signal_ends_workers_and_their_children(user_module_folder, number):
     """A signal to the main process ends its workers and their children, even if the tested function never returns."""
-    command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], module_folder / "pids", []
+    command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], user_module_folder / "pids", []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
@@ -127,7 +127,7 @@ def make_unit_of_checks(count, checks):
             raise checks
         return checks
 
-    return units.make_unit(
+    return units.make_work_unit(
         "a unit", 1.0, lambda: [units.CheckTask(OPERATOR, "pyref", "float64", count, return_or_raise)]
     )
 

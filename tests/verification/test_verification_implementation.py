@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 from slopecheck.progress import describe_verdict
-from slopecheck.units import count_checks
+from slopecheck.units import count_checks_for_plan
 from trigraph import pyref
 from trigraph.verification.implementation import make_user_subject
 from trigraph.verification.run import plan_run
@@ -104,7 +104,7 @@ class StatefulFunctions:
         return pyref.gno_kernel_fwd(coords, params, f_in, f_out) * (1 + self.calls % 2 * np.finfo(coords.dtype).eps)
 
 
-def raise_error(coords, params, f_in, f_out):
+def raise_floating_point_error(coords, params, f_in, f_out):
     raise FloatingPointError("overflow in the user's code")
 
 
@@ -155,14 +155,16 @@ def test_a_wrong_function_is_caught(function, operator, where):
             "gno_kernel_fwd",
             "TypeError: gno_kernel_fwd: returned a list; expected an array, a tuple (kernel) or",
         ),
-        (raise_error, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
+        (raise_floating_point_error, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
         (overwrite_input, "gno_kernel_bwd", "gno_kernel_bwd: the function changed its argument grad_kernel"),
     ],
 )
 def test_notes_describe_the_mistake(function, operator, note):
     failed = list_failed_checks(function, operator)
     assert any(note in c.note for c in failed)
-    assert {c.kind for c in failed} >= set(EVERY if function in (raise_error, return_list) else EVERY[:1])
+    assert {c.kind for c in failed} >= set(
+        EVERY if function in (raise_floating_point_error, return_list) else EVERY[:1]
+    )
 
 
 def sum_with_scipy(embedding, edge_weight, graph, op, mean_by):
@@ -178,7 +180,7 @@ def sum_with_scipy(embedding, edge_weight, graph, op, mean_by):
 def test_restricted_runs_check_only_chosen_settings():
     names = ("regular", "no edges", "shared rows")
     checks, planned = run_selected_checks(sum_with_scipy, "agg_weighted_n2n_fwd", ["op=sum"], names)
-    assert count_checks(checks) == planned
+    assert count_checks_for_plan(checks) == planned
     assert [c for c in checks if not c.passed] == []
     accuracy = {c.case for c in checks if c.kind == "accuracy"}
     assert {case.split(", ")[0] for case in accuracy} == set(names)
@@ -191,7 +193,7 @@ def test_restricted_runs_check_only_chosen_settings():
     checks, planned = run_selected_checks(
         pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"]
     )
-    assert count_checks(checks) == planned > 0
+    assert count_checks_for_plan(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
     assert all(c.passed for c in checks)
 
@@ -212,7 +214,7 @@ def test_skipped_kinds_are_not_planned():
     expected = r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"
     assert re.fullmatch(expected, describe_verdict(checks, TERMS))
     rest, planned = run_selected_checks(sum_with_dense_matrix, "agg_weighted_n2n_fwd", ["op=sum"], skip=["nan"])
-    assert count_checks(rest) == planned
+    assert count_checks_for_plan(rest) == planned
     assert [c.kind for c in rest] == [c.kind for c in checks if c.kind != "nan"]
     kinds = {c.kind for c in rest} - {"empty"}
     assert kinds >= {"accuracy", "differences", "batch", "layout", "repeat", "permutation"}
@@ -224,13 +226,13 @@ def test_skipped_kinds_are_not_planned():
         run_selected_checks(sum_with_dense_matrix, "agg_weighted_n2n_fwd", skip=["speed"])
 
 
-def test_a_function_of_other_arguments_is_refused_once():
+def test_function_of_other_arguments_is_refused():
     text = r"is a function of \(x, w\); gno_kernel_fwd passes by keyword \(coords, params, f_in, f_out\): missing"
     with pytest.raises(ValueError, match=text):
         make_user_subject("user:function", "gno_kernel_fwd", lambda x, w: x)
 
 
-def test_restrictions_are_of_every_backend_and_of_the_judge():
+def test_restrictions_apply_to_backends_and_judge():
     units = plan_run(["mha_gat_n2n"], ["pyref", "judge"], ["float64"], where=["activation=tanh", "activation=ELU"])
     assert sum(u.planned() for u in units) > 0
     labels = [u.label for u in units if u.planned()]
@@ -243,8 +245,8 @@ def test_unimplemented_settings_count_as_not_offered():
     cases = ("regular", "golden weighted")
     checks, planned = run_selected_checks(sum_with_scipy, "agg_weighted_n2n_fwd", cases=cases)
     absent = [c for c in checks if c.kind == "not offered"]
-    assert count_checks(checks) == planned
-    assert sum(c.error for c in absent) == count_checks(absent) > 20
+    assert count_checks_for_plan(checks) == planned
+    assert sum(c.error for c in absent) == count_checks_for_plan(absent) > 20
     assert not any(c.passed or c.failed for c in absent)
     assert {c.note for c in absent} == {f"NotImplementedError: no {op}" for op in ("mean", "min", "max")}
     assert [c for c in checks if c.failed] == []
@@ -276,7 +278,7 @@ def test_auxiliary_outputs_may_be_left_out(form):
         return AUXILIARY[form](pyref.mha_gat_n2n_fwd(**arguments, return_softmax_scores=True))
 
     checks, planned = run_selected_checks(return_auxiliary_form, "mha_gat_n2n_fwd", ["activation=ELU"])
-    assert count_checks(checks) == planned
+    assert count_checks_for_plan(checks) == planned
     assert [c for c in checks if c.failed] == []
     absent = [c for c in checks if c.kind == "not offered"]
     assert bool(absent) == (form != "all")
@@ -286,7 +288,7 @@ def test_auxiliary_outputs_may_be_left_out(form):
     assert ("softmax_scores" in fields) == (form == "all")
 
 
-def test_outputs_may_not_be_left_out():
+def test_required_outputs_may_not_be_left_out():
     text = "expected an array, a tuple (output_embedding, softmax_scores) or a mapping; softmax_scores may be left out"
     for result in ({"softmax_scores": 1}, (1, 2, 3), {}, None, {"output_embedding": 1, "other": 2}):
         subject = make_user_subject("user:function", "mha_gat_n2n_fwd", lambda result=result, **a: result)

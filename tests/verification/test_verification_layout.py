@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_verification_cases import find_case
+from test_verification_cases import build_named_case
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
@@ -17,11 +17,11 @@ from trigraph.verification.implementation import make_user_subject
 from trigraph.verification.judged import JudgedCase
 from trigraph.verification.nonfinite import check_nonfinite_propagation, list_replacements
 from trigraph.verification.properties import (
-    check_batch,
-    check_levels,
+    check_case_in_batch,
+    check_cpu_levels,
     check_out_arrays,
     check_result_layout,
-    check_threads,
+    check_thread_counts,
 )
 from trigraph.verification.subjects import make_backend_subject
 
@@ -29,7 +29,7 @@ NAME = "gno_kernel_bwd"
 
 
 def make_judged_case(name, variant="regular", **setting):
-    return JudgedCase(find_case(OPERATORS[name].definition.name, variant, **setting))
+    return JudgedCase(build_named_case(OPERATORS[name].definition.name, variant, **setting))
 
 
 def collect_layout_notes(function, name=NAME):
@@ -40,7 +40,7 @@ def collect_layout_notes(function, name=NAME):
     return {c.field: c.note for c in checks}
 
 
-class ReturnsFirstResult:
+class FirstResultRepeater:
     def __call__(self, **arguments):
         if not hasattr(self, "result"):
             self.result = pyref.gno_kernel_bwd(**arguments)
@@ -72,7 +72,7 @@ def make_read_only(array, arguments):
         ),
         (make_field_changer("coords", make_read_only), "coords", "it is read-only"),
         (make_field_changer("coords", lambda a, v: v["coords"]), "coords", "it shares memory with argument coords"),
-        (ReturnsFirstResult(), "coords", "it shares memory with an earlier result's field coords"),
+        (FirstResultRepeater(), "coords", "it shares memory with an earlier result's field coords"),
         (make_field_changer("coords", lambda a, _: a.tolist()), "coords", "it is a list; expected an array"),
     ],
 )
@@ -99,14 +99,14 @@ def test_layout_notes_name_raised_exceptions():
     assert set(collect_layout_notes(lambda **arguments: pyref.gno_kernel_bwd(**arguments)).values()) == {""}
 
 
-def test_one_channel_has_an_axis_of_one_beside_others():
+def test_one_channel_case_has_one_spherical_degree():
     case = make_judged_case("agg_edge_to_edge_fwd", "one channel").case
     assert case.sizes["num_spherical"] == 1
     assert min(case.sizes[n] for n in ("num_radial", "n_mid")) > 1
     assert case.values["weights"].shape[0] > 1
 
 
-def flip_last_bit(monkeypatch, name, where):
+def patch_operator_last_bit(monkeypatch, name, where):
     """Patch an operator to change the last bit of the first number of its result if ``where(result)``."""
     good = subjects.FUNCTIONS[name]
 
@@ -121,8 +121,8 @@ def flip_last_bit(monkeypatch, name, where):
 
 
 def test_other_bits_with_two_threads_are_found(monkeypatch):
-    flip_last_bit(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
-    (check,) = check_threads(
+    patch_operator_last_bit(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
+    (check,) = check_thread_counts(
         make_backend_subject("fortran"), make_judged_case("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"]
     )
     assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
@@ -130,8 +130,8 @@ def test_other_bits_with_two_threads_are_found(monkeypatch):
 
 def test_other_bits_in_a_batch_are_found(monkeypatch):
     case, op = make_judged_case("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
-    flip_last_bit(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
-    (check,) = check_batch(make_backend_subject("fortran"), case, op, 0)
+    patch_operator_last_bit(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
+    (check,) = check_case_in_batch(make_backend_subject("fortran"), case, op, 0)
     assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
 
 
@@ -140,10 +140,10 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
     variant = next(v for v in list_variants(op.definition) if v.name == "regular")
     case = JudgedCase(build_case(op.definition, variant, "float32", 0, "float16"))
     assert all(c.passed for c in check_half_precision(make_backend_subject("gpu-host"), case, op))
-    flip_last_bit(monkeypatch, op.name, lambda array: array.dtype == half)
+    patch_operator_last_bit(monkeypatch, op.name, lambda array: array.dtype == half)
     failed = [c.field for c in check_half_precision(make_backend_subject("gpu-host"), case, op) if not c.passed]
     assert failed == ["output_embedding"]
-    flip_last_bit(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
+    patch_operator_last_bit(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
     (check,) = check_every_half_number(make_backend_subject("gpu-host"), "float16")
     assert (check.passed, check.error) == (False, 1.0)
 
@@ -154,19 +154,23 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
 def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
-    flip_last_bit(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
-    failed = [c for c in check_levels(make_backend_subject("fortran"), make_judged_case(op.name), op) if not c.passed]
+    patch_operator_last_bit(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
+    failed = [
+        c for c in check_cpu_levels(make_backend_subject("fortran"), make_judged_case(op.name), op) if not c.passed
+    ]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
     def double_at_v3(**arguments):
         return good(**arguments) * (2 if get_cpu_level() == "v3" else 1)
 
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, double_at_v3)
-    failed = [c for c in check_levels(make_backend_subject("fortran"), make_judged_case(op.name), op) if not c.passed]
+    failed = [
+        c for c in check_cpu_levels(make_backend_subject("fortran"), make_judged_case(op.name), op) if not c.passed
+    ]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v3"), ("levels", "regular")]
 
 
-def test_out_that_is_not_written_is_found(monkeypatch):
+def test_wrong_writes_to_out_are_found(monkeypatch):
     op = OPERATORS["gno_aggregate_fwd"]
     case = make_judged_case(op.name)
     good = subjects.FUNCTIONS[op.name]
@@ -181,32 +185,32 @@ def test_out_that_is_not_written_is_found(monkeypatch):
     def ignore_out(out=None, **arguments):
         return good(**arguments)
 
-    def write_beyond(out=None, **arguments):
+    def write_beyond_out(out=None, **arguments):
         made = good(out=out, **arguments)
         if out is not None:
             after = np.lib.stride_tricks.as_strided(made, (made.size + 1,), (made.itemsize,))
             after[-1] = 0
         return made
 
-    for function, error in ((skip_first_row, 2 * case.case.sizes["f_out"]), (ignore_out, 2), (write_beyond, 2)):
+    for function, error in ((skip_first_row, 2 * case.case.sizes["f_out"]), (ignore_out, 2), (write_beyond_out, 2)):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, function)
         (check,) = check_out_arrays(make_backend_subject("pyref"), case, op)
         assert not check.passed
         assert check.error == error
 
 
-def find_failing_values(subject, case, op, name):
+def find_failing_nonfinite_values(subject, case, op, name):
     """Return the non-finite values for which the check fails when they are put into an argument."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in list_replacements(argument):
-        _, fields = nonfinite._count_wrong_elements(subject, case, op, name, spoiler)
+        _, fields = nonfinite._call_and_count_wrong_elements(subject, case, op, name, spoiler)
         wrong[spoiler] = [error for error, _ in fields.values() if not error <= 0]
     assert all(c.passed for c in check_nonfinite_propagation(subject, case, op, name)) == (not any(wrong.values()))
     return {str(spoiler.value) for spoiler, errors in wrong.items() if errors}
 
 
-def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
+def test_swallowed_or_spread_nan_is_found(monkeypatch):
     op = OPERATORS["agg_weighted_n2n_fwd"]
     good, case = subjects.FUNCTIONS[op.name], make_judged_case(op.name, op="max")
 
@@ -226,4 +230,4 @@ def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
 
     for change, expected in ((replace_nan, {"nan"}), (shift_nan_locations, {"nan"}), (spread_nan, {"nan", "inf"})):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(compute_changed_fields, change))
-        assert find_failing_values(make_backend_subject("pyref"), case, op, "embedding") == expected
+        assert find_failing_nonfinite_values(make_backend_subject("pyref"), case, op, "embedding") == expected

@@ -43,7 +43,7 @@ def _enable_x64():
     jax.config.update("jax_enable_x64", before)
 
 
-def bind_case(case, function=None):
+def bind_all_but_inputs(case, function=None):
     """Return the operator as a function of a dictionary of its inputs, and that dictionary."""
     spec = case.definition
     function = function or getattr(tj, spec.name)
@@ -72,9 +72,9 @@ def assert_equal(got, expected):
 
 
 @pytest.mark.parametrize(("spec", "variant"), CASES, ids=lambda p: p.name)
-def test_bits_are_those_of_numpy(spec, variant):
+def test_results_equal_numpy_bitwise(spec, variant):
     case = build_case(spec, variant, "float32" if variant.name == "saturated" else "float64", 0)
-    forward, x = bind_case(case)
+    forward, x = bind_all_but_inputs(case)
     g = {n.removeprefix("grad_"): jnp.asarray(v) for n, v in case.grads.items()}
     gg = {n: jnp.asarray(case.ggs[f"gg_{n}"]) for n in x}
 
@@ -115,7 +115,7 @@ def bind_plain_form(case):
 def test_derivatives_in_every_mode_agree_with_plain_form(spec, variant):
     """Derivatives along a line, in any sequence of forward and reverse mode, agree with the plain implementation."""
     case = build_case(spec, variant, "float64", 0)
-    forward, x = bind_case(case)
+    forward, x = bind_all_but_inputs(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
 
@@ -124,7 +124,7 @@ def test_derivatives_in_every_mode_agree_with_plain_form(spec, variant):
             (weights[n] * jnp.sin(y)).sum() for n, y in f({n: v + t * direction[n] for n, v in x.items()}).items()
         )
 
-    def yield_derivatives(f, sequences):
+    def yield_derivative_functions(f, sequences):
         modes = {"r": jax.grad, "f": jax.jacfwd}
         for sequence in sequences:
             function = f
@@ -134,8 +134,8 @@ def test_derivatives_in_every_mode_agree_with_plain_form(spec, variant):
 
     ours, theirs = restrict_to_line(forward), restrict_to_line(bind_plain_form(case))
     sequences = ("", "rr", "rf", "fr", "ff", "rrr", "rff")
-    got = jax.jit(lambda t: [f(t) for f in yield_derivatives(ours, sequences)])(0.0)
-    expected = jax.jit(lambda t: [f(t) for f in yield_derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
+    got = jax.jit(lambda t: [f(t) for f in yield_derivative_functions(ours, sequences)])(0.0)
+    expected = jax.jit(lambda t: [f(t) for f in yield_derivative_functions(theirs, ("", "f", "ff", "fff"))])(0.0)
     for sequence, value in zip(sequences, got, strict=True):
         right = expected[len(sequence)]
         # The tolerance allows for sums of hundreds of terms, in which a few digits cancel.
@@ -157,7 +157,7 @@ def mesh():
 def test_gradients_under_shard_map_agree_with_plain_form(spec, variant, mesh):
     """If the first and last inputs vary along two mesh axes, derivatives of the sum agree with the plain form."""
     case = build_case(spec, variant, "float64", 0)
-    forward, x = bind_case(case)
+    forward, x = bind_all_but_inputs(case)
     ends = [next(iter(x)), list(x)[-1]]
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
     steps = jnp.array([0.01, -0.02]), jnp.array([0.015, 0.005])
@@ -171,10 +171,10 @@ def test_gradients_under_shard_map_agree_with_plain_form(spec, variant, mesh):
             moved[name] = moved[name] + step[0] * direction[name]
         return sum((weights[n] * jnp.sin(y)).sum() for n, y in f(moved).items())
 
-    def sum_over_devices(*arguments):
+    def sum_losses_over_devices(*arguments):
         return jax.lax.psum(compute_local_loss(forward, *arguments), ("i", "j"))
 
-    def sum_plain_form(i, j, x):
+    def sum_plain_losses(i, j, x):
         return sum(compute_local_loss(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
 
     def make_gradient(f):
@@ -183,15 +183,15 @@ def test_gradients_under_shard_map_agree_with_plain_form(spec, variant, mesh):
     def make_directional_derivative(f):
         return lambda *arguments: jax.jvp(f, arguments, tangents)[1]
 
-    outside = jax.shard_map(sum_over_devices, mesh=mesh, in_specs=specs, out_specs=P())
-    inside = jax.shard_map(make_gradient(sum_over_devices), mesh=mesh, in_specs=specs, out_specs=specs)
+    outside = jax.shard_map(sum_losses_over_devices, mesh=mesh, in_specs=specs, out_specs=P())
+    inside = jax.shard_map(make_gradient(sum_losses_over_devices), mesh=mesh, in_specs=specs, out_specs=specs)
 
-    def compute_derivatives(f):
+    def compute_value_and_derivatives(f):
         return jax.jit(lambda *a: (f(*a), make_gradient(f)(*a), make_gradient(make_directional_derivative(f))(*a)))(
             *steps, x
         )
 
-    got, right = compute_derivatives(outside), compute_derivatives(sum_plain_form)
+    got, right = compute_value_and_derivatives(outside), compute_value_and_derivatives(sum_plain_losses)
     first, second = jax.jit(lambda *a: jax.jvp(inside, a, tangents))(*steps, x)
     for one, other in ((got, right), (first, right[1]), (second, right[2])):
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
@@ -199,7 +199,7 @@ def test_gradients_under_shard_map_agree_with_plain_form(spec, variant, mesh):
 
 
 @pytest.fixture
-def small_case():
+def weighted_mean_case():
     """Return a graph, embeddings, weights, and a function of the latter two with nonzero second derivatives."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
@@ -211,8 +211,8 @@ def small_case():
     return graph, jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.uniform(1, 2, 15)), compute_weighted_mean
 
 
-def test_jax_transforms_give_correct_results(small_case):
-    graph, x, w, f = small_case
+def test_jax_transforms_give_correct_results(weighted_mean_case):
+    graph, x, w, f = weighted_mean_case
     from jax.test_util import check_grads
 
     check_grads(f, (x, w), 2, modes=["fwd", "rev"])
@@ -259,9 +259,9 @@ def compute_mean_in_jax_numpy(x, w, graph):
 
 
 @pytest.mark.slow
-def test_transforms_inside_shard_map(small_case, mesh):
+def test_transforms_inside_shard_map_agree_with_jax_numpy(weighted_mean_case, mesh):
     """Gradients agree with jax.numpy for scan, vmap, cast weights and per-device graphs inside shard_map."""
-    graph, x, w, f = small_case
+    graph, x, w, f = weighted_mean_case
     graph = jax.tree.map(jnp.asarray, graph)
     np.testing.assert_allclose(f(x, w), compute_mean_in_jax_numpy(x, w, graph), rtol=1e-12)
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), graph)
@@ -308,12 +308,12 @@ def test_transforms_inside_shard_map(small_case, mesh):
         for a, b in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=f"{case.__name__}, {check}")
 
-    def compute_loss_of_own_graph(f, x, w, graphs):
+    def compute_loss_of_device_graph(f, x, w, graphs):
         return jax.lax.psum((f(x, w, jax.tree.map(lambda a: a[0], graphs)) ** 3).sum(), "i")
 
     specs = P(), P(), P("i")
     summed = [
-        jax.shard_map(partial(compute_loss_of_own_graph, g), mesh=mesh, in_specs=specs, out_specs=P())
+        jax.shard_map(partial(compute_loss_of_device_graph, g), mesh=mesh, in_specs=specs, out_specs=P())
         for g in (f, compute_mean_in_jax_numpy)
     ]
     for a, b in zip(*(jax.jit(jax.grad(g, (0, 1)))(x, w, graphs) for g in summed), strict=True):
@@ -324,8 +324,8 @@ def test_transforms_inside_shard_map(small_case, mesh):
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_graph_works_after_first_use_under_mesh(small_case, mesh, explicit):
-    graph, x, w, f = small_case
+def test_graph_works_after_first_use_under_mesh(weighted_mean_case, mesh, explicit):
+    graph, x, w, f = weighted_mean_case
     expected = f(x, w)
     graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
     if explicit:
@@ -337,8 +337,8 @@ def test_graph_works_after_first_use_under_mesh(small_case, mesh, explicit):
         assert_equal({"": f(x, w, graph)}, {"": expected})
 
 
-def test_graphs_are_pytrees(small_case):
-    graph, x, w, f = small_case
+def test_graphs_are_pytrees(weighted_mean_case):
+    graph, x, w, f = weighted_mean_case
     leaves, structure = jax.tree.flatten(graph)
     again = jax.tree.unflatten(structure, leaves)
     assert isinstance(again, CSC)
@@ -355,8 +355,8 @@ def test_graphs_are_pytrees(small_case):
         jax.jit(lambda g: tj.agg_edge_to_edge(*arrays, g, 2, 1, "edge"))(parallel)
 
 
-def test_jax_functions_refuse_bad_input(small_case):
-    graph, x, w, f = small_case
+def test_jax_functions_refuse_bad_input(weighted_mean_case):
+    graph, x, w, f = weighted_mean_case
     gone = x + 1
     gone.delete()
     triplets = x, jnp.ones((3, 2, 2)), jnp.ones((1, 2)), jnp.array([6])
@@ -384,13 +384,13 @@ def test_jax_functions_refuse_bad_input(small_case):
     assert tj.agg_weighted_n2n(one, None, narrow)[0].shape == (1, 2)
 
 
-def test_other_devices_are_refused(small_case):
-    _, x, w, f = small_case
+def test_other_devices_are_refused(weighted_mean_case):
+    _, x, w, f = weighted_mean_case
     with pytest.raises(NotImplementedError, match=r"_fwd: called by a program for a device other than a CPU"):
         jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",))
 
 
-def test_programs_follow_settings(small_case):
+def test_programs_follow_cpu_level_and_threads(weighted_mean_case):
     """Compiled programs use the current number of threads and CPU level, with bitwise identical results."""
     import ctypes
 
@@ -399,7 +399,7 @@ def test_programs_follow_settings(small_case):
 
     interface = ctypes.CDLL(str(LIBRARY))
     interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
-    _, x, w, f = small_case
+    _, x, w, f = weighted_mean_case
     program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), trigraph.get_cpu_level()
     expected, tasks = program(x), len(os.listdir("/proc/self/task"))
     with restore_num_threads():
@@ -418,7 +418,7 @@ def test_programs_follow_settings(small_case):
             stranger(function=name, **{n: np.ones(number, np.int32) for n in fields}).block_until_ready()
 
 
-def test_verify_takes_the_functions_of_a_framework():
+def test_verify_checks_functions_of_jax():
     from trigraph.verification.run import plan_run
 
     units = plan_run(["basis_embedding_radial"], dtypes=["float32"], framework="jax")

@@ -18,7 +18,7 @@ from trigraph.verification.structures import SHIPPED, make_structure
 CUTOFF = 5.0  # in angstrom
 
 
-def make_slab() -> Atoms:
+def make_copper_slab_with_co() -> Atoms:
     """Return a copper slab with CO, whose carbon atom is next to the surface."""
     copper = fcc111("Cu", size=(2, 2, 2), vacuum=8.0)
     add_adsorbate(copper, Atoms("CO", [[0, 0, 0], [0, 0, 1.15]]), 1.85, "ontop")
@@ -28,7 +28,7 @@ def make_slab() -> Atoms:
 STRUCTURES = {
     "benzene": molecule("C6H6"),
     "ethanol": molecule("CH3CH2OH"),
-    "copper slab with CO": make_slab(),
+    "copper slab with CO": make_copper_slab_with_co(),
     "rock salt": bulk("NaCl", "rocksalt", a=5.64),
 }
 

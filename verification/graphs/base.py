@@ -8,7 +8,7 @@ import numpy as np
 
 from trigraph.table import SYMBOLS
 from trigraph.verification.case import Case
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 
 # Row lengths: 256 and 512 (whole chunks), 257, and 1; the first and last rows are long. The number of rows exceeds two
 # blocks of 48 nodes.
@@ -32,17 +32,19 @@ class CaseGraphBuilder(ABC):
     the size that is 0 in the "no edges" variant, in which edge arrays keep rows that are unused.
     """
 
-    variants: tuple[Variant, ...]
+    variants: tuple[CaseVariant, ...]
     members: str
 
     def build_variant_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> GraphsAndInputs:
         """Return the graph objects of a variant, and input arrays that depend on the graphs."""
         return {}, {}
 
     @abstractmethod
-    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> GraphsAndInputs:
         """Return graph objects with a row of `variant.degree` terms for every sum, and inputs that depend on them.
 
         Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only hubs
@@ -53,7 +55,9 @@ class CaseGraphBuilder(ABC):
         """Return the graph objects of a renumbered case, and for each size the old numbers of the entities."""
         return {}, draw_permutations(case, rng)
 
-    def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs_in_batch(
+        self, case: Case, before: Counts, after: Counts, rng: np.random.Generator
+    ) -> dict[str, Any]:
         """Return the graph objects of a batch, with other nodes, edges and so on before and after the case."""
         return {}
 
@@ -69,22 +73,24 @@ class NoGraphBuilder(CaseGraphBuilder):
     """Implementation of `CaseGraphBuilder` for definitions without a graph."""
 
     variants = (
-        Variant("regular", 0, np.int64),
-        Variant("second sizes", 1, np.int64),
-        Variant("length 700", 2, np.int64),
-        Variant("length 256", 2, np.int64),
-        Variant("length 257", 2, np.int64),
-        Variant("length 512", 2, np.int64),
-        Variant("wide", 0, np.int64),
-        Variant("one channel", 0, np.int64),
-        Variant("integers", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int64),
-        Variant("scaled cotangents", 1, np.int32),
+        CaseVariant("regular", 0, np.int64),
+        CaseVariant("second sizes", 1, np.int64),
+        CaseVariant("length 700", 2, np.int64),
+        CaseVariant("length 256", 2, np.int64),
+        CaseVariant("length 257", 2, np.int64),
+        CaseVariant("length 512", 2, np.int64),
+        CaseVariant("wide", 0, np.int64),
+        CaseVariant("one channel", 0, np.int64),
+        CaseVariant("integers", 0, np.int64),
+        CaseVariant("one edge", 0, np.int64),
+        CaseVariant("no edges", 0, np.int64),
+        CaseVariant("scaled cotangents", 1, np.int32),
     )
     members = "num_edges"
 
-    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> GraphsAndInputs:
         """Set the number of edges, because in these cases the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}

@@ -7,16 +7,18 @@ import numpy as np
 from trigraph.graphs import CSC
 from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 
 
-def uses_positions_as_rows(case: Case) -> bool:
+def uses_positions_as_edge_rows(case: Case) -> bool:
     """Return whether a case's graph is a CSC in which position p uses row p of the edge arrays."""
     graph = case.values.get("graph")
     return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
 
 
-def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _draw_edge_ends(
+    variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the sources and destinations of all edges, in any order."""
     n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
     if variant.name == "skewed":
@@ -40,30 +42,30 @@ class CSCBuilder(base.CaseGraphBuilder):
     """Implementation of `CaseGraphBuilder` for `trigraph.CSC`."""
 
     variants = (
-        Variant("regular", 0, np.int64),
-        Variant("shared rows", 2, np.int32),
-        Variant("square", 1, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int32),
-        Variant("integers", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        Variant("unused rows", 0, np.int32),
-        Variant("saturated", 0, np.int32),
-        Variant("heads of 8", 0, np.int32),
-        Variant("heads of 16", 0, np.int64),
-        Variant("rows of 132", 0, np.int32),
-        Variant("features of 132", 0, np.int64),
-        Variant("slabs", 0, np.int32),
-        Variant("scaled cotangents", 1, np.int32),
+        CaseVariant("regular", 0, np.int64),
+        CaseVariant("shared rows", 2, np.int32),
+        CaseVariant("square", 1, np.int32),
+        CaseVariant("skewed", 1, np.int64),
+        CaseVariant("boundaries", 1, np.int32),
+        CaseVariant("wide", 0, np.int32),
+        CaseVariant("one channel", 0, np.int32),
+        CaseVariant("integers", 0, np.int64),
+        CaseVariant("one edge", 0, np.int64),
+        CaseVariant("no edges", 0, np.int32),
+        CaseVariant("no nodes", 0, np.int64),
+        CaseVariant("unused rows", 0, np.int32),
+        CaseVariant("saturated", 0, np.int32),
+        CaseVariant("heads of 8", 0, np.int32),
+        CaseVariant("heads of 16", 0, np.int64),
+        CaseVariant("rows of 132", 0, np.int32),
+        CaseVariant("features of 132", 0, np.int64),
+        CaseVariant("slabs", 0, np.int32),
+        CaseVariant("scaled cotangents", 1, np.int32),
     )
     members = "num_positions"
 
     def build_variant_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> base.GraphsAndInputs:
         """Return the graph of a variant, and update `sizes`."""
         if variant.name == "square":
@@ -75,7 +77,7 @@ class CSCBuilder(base.CaseGraphBuilder):
                 base.draw_rows_of_members(base.BY_DESTINATION, rng),
             )
         else:
-            src, dst = _draw_edges(variant, sizes, rng)
+            src, dst = _draw_edge_ends(variant, sizes, rng)
         order = rng.permutation(len(src))
         src, dst = src[order], dst[order]
         count, edge_ids, rows = len(src), None, None
@@ -107,7 +109,7 @@ class CSCBuilder(base.CaseGraphBuilder):
         return {"graph": graph}, {}
 
     def build_hub_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> base.GraphsAndInputs:
         """Give destination 0 `degree` in-edges, each from a different source, and source 0 `degree` out-edges.
 
@@ -136,7 +138,7 @@ class CSCBuilder(base.CaseGraphBuilder):
         )
         return {"graph": other}, orders
 
-    def embed_graphs(
+    def embed_graphs_in_batch(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Embed the case's graph; if its edge rows equal its positions, the same holds for the batch."""
@@ -149,7 +151,7 @@ class CSCBuilder(base.CaseGraphBuilder):
                 (graph.edge_ids, "num_edges"),
             )
         )
-        if uses_positions_as_rows(case):
+        if uses_positions_as_edge_rows(case):
             rows = None
         sizes = (before[n] + case.sizes[n] + after[n] for n in ("num_src_nodes", "num_dst_nodes"))
         number = before["num_edges"] + case.sizes["num_edges"] + after["num_edges"]

@@ -13,30 +13,30 @@ from trigraph.verification.graphs.base import (
     draw_batch_groups,
     draw_permutations,
 )
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 
 
 class EdgeGraphBuilder(CaseGraphBuilder):
     """Implementation of `CaseGraphBuilder` for `trigraph.EdgeGraph`."""
 
     variants = (
-        Variant("regular", 0, np.int64),
-        Variant("periodic", 1, np.int32),
-        Variant("square", 2, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        Variant("images", 1, np.int32, {"exclude": "node"}),
-        Variant("scaled cotangents", 1, np.int32),
+        CaseVariant("regular", 0, np.int64),
+        CaseVariant("periodic", 1, np.int32),
+        CaseVariant("square", 2, np.int32),
+        CaseVariant("skewed", 1, np.int64),
+        CaseVariant("boundaries", 1, np.int32),
+        CaseVariant("wide", 0, np.int32),
+        CaseVariant("one channel", 0, np.int64),
+        CaseVariant("one edge", 0, np.int64),
+        CaseVariant("no edges", 0, np.int32),
+        CaseVariant("no nodes", 0, np.int64),
+        CaseVariant("images", 1, np.int32, {"exclude": "node"}),
+        CaseVariant("scaled cotangents", 1, np.int32),
     )
     members = "num_positions"
 
     def build_variant_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
@@ -77,7 +77,9 @@ class EdgeGraphBuilder(CaseGraphBuilder):
         sizes["num_edges"] = graph.num_edges
         return {"graph": graph}, {"vec": vec}
 
-    def build_hub_graphs(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub_graphs(
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> GraphsAndInputs:
         """Give node n, where n is the degree, n in-edges and an edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
@@ -98,7 +100,9 @@ class EdgeGraphBuilder(CaseGraphBuilder):
         )
         return {"graph": graph}, {**orders, "num_edges": edges}
 
-    def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+    def embed_graphs_in_batch(
+        self, case: Case, before: Counts, after: Counts, rng: np.random.Generator
+    ) -> dict[str, Any]:
         """Embed the case's graph; edges stay sorted by source, and the case's edges keep their order."""
         graph = case.values["graph"]
         src, dst = (
@@ -141,7 +145,7 @@ def renumber_graph(
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
-def _draw_boundary_graph(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+def _draw_boundary_graph(variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
     """Return a graph with nodes that have 256, 257 or 512 in-edges and two out-edges, or vice versa.
 
     To limit triplets, in-edges come from nodes 2 to 11, and out-edges lead to nodes 12 to 21, except one to node 2.

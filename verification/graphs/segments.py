@@ -7,7 +7,7 @@ import numpy as np
 from trigraph.graphs.segments import Segments
 from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
-from trigraph.verification.kinds import Variant
+from trigraph.verification.kinds import CaseVariant
 
 # For each argument, the symbols for its numbers of members and of segments.
 SEGMENT_SIZES = {
@@ -21,22 +21,22 @@ class SegmentsBuilder(base.CaseGraphBuilder):
     """Implementation of `CaseGraphBuilder` for `trigraph.Segments`."""
 
     variants = (
-        Variant("regular", 0, np.int64),
-        Variant("second sizes", 1, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int64),
-        Variant("integers", 0, np.int64),
-        Variant("one edge", 0, np.int32),
-        Variant("no edges", 0, np.int64),
-        Variant("no nodes", 0, np.int32),
-        Variant("scaled cotangents", 1, np.int32),
+        CaseVariant("regular", 0, np.int64),
+        CaseVariant("second sizes", 1, np.int32),
+        CaseVariant("skewed", 1, np.int64),
+        CaseVariant("boundaries", 1, np.int32),
+        CaseVariant("wide", 0, np.int32),
+        CaseVariant("one channel", 0, np.int64),
+        CaseVariant("integers", 0, np.int64),
+        CaseVariant("one edge", 0, np.int32),
+        CaseVariant("no edges", 0, np.int64),
+        CaseVariant("no nodes", 0, np.int32),
+        CaseVariant("scaled cotangents", 1, np.int32),
     )
     members = "num_triplets"
 
     def build_variant_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> base.GraphsAndInputs:
         """Return `triplets` and, if the definition has them, `atoms` and `idx_in`."""
         if variant.name == "boundaries":
@@ -64,7 +64,7 @@ class SegmentsBuilder(base.CaseGraphBuilder):
         return graphs, {}
 
     def build_hub_graphs(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+        self, variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
     ) -> base.GraphsAndInputs:
         """Return an edge with `degree` triplets, an atom with all other edges, and an input with half of the triplets.
 
@@ -101,7 +101,7 @@ class SegmentsBuilder(base.CaseGraphBuilder):
                 graphs[name] = Segments(index, old.num_segments)
         return graphs, orders
 
-    def embed_graphs(
+    def embed_graphs_in_batch(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Embed the case's graphs; members added before (after) the case belong to segments before (after) it."""
@@ -131,7 +131,7 @@ class SegmentsBuilder(base.CaseGraphBuilder):
         }
 
 
-def _draw_segments(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
+def _draw_segments(variant: CaseVariant, count: int, bound: int, rng: np.random.Generator) -> Segments:
     """Draw segments, of which the last and a middle one are empty; in "skewed", one segment has most of the members."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
@@ -141,7 +141,7 @@ def _draw_segments(variant: Variant, count: int, bound: int, rng: np.random.Gene
 
 
 def _draw_boundary_segments(
-    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    variant: CaseVariant, sizes: dict[str, int], rng: np.random.Generator
 ) -> dict[str, Segments | None]:
     """Return segments of which some, including the first and the last, have 256, 257 or 512 members."""
     several = "num_outputs" in sizes

@@ -14,8 +14,8 @@ import trigraph
 from trigraph.backends import FUNCTIONS, explain_unavailable
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.checks import bind_sizes
-from trigraph.table import OPERATORS, Array, Operator, evaluate
+from trigraph.checks import find_symbol_sizes
+from trigraph.table import OPERATORS, Array, Operator, evaluate_expression
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.cases import build_case, list_variants
@@ -46,11 +46,13 @@ def run_part(part: str, target: Device, notes: Notes) -> None:
     CHECKS[part](target, notes)
 
 
-def _select_operator_names(target: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
+def _limit_names_in_rehearsal(target: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
     return names[:2] if target.rehearsal else names
 
 
-def draw_arguments(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
+def draw_operator_arguments(
+    op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0
+) -> dict[str, Any]:
     """Return arguments of an operator, drawn as in verification: writable NumPy arrays, and graphs."""
     kind = next(v for v in list_variants(op.definition) if v.name == variant)
     values = build_case(op.definition, kind, dtype, seed).arguments(op)
@@ -80,11 +82,11 @@ def _fill_with_invalid(fields: Fields) -> None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)
 
 
-def _check_uninitialized(target: Device, notes: Notes) -> None:
+def _check_uninitialized_memory(target: Device, notes: Notes) -> None:
     """Check that results are bitwise identical if workspace, results and `out` are first filled with NaN."""
-    for name in _select_operator_names(target):
+    for name in _limit_names_in_rehearsal(target):
         op = OPERATORS[name]
-        values = target.move_to_device(draw_arguments(op))
+        values = target.move_to_device(draw_operator_arguments(op))
         right = call_operator(op, values, target.backend)
         out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
         _fill_with_invalid(out)
@@ -96,12 +98,12 @@ def _check_uninitialized(target: Device, notes: Notes) -> None:
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
 
 
-def _check_unaligned(target: Device, notes: Notes) -> None:
+def _check_unaligned_arrays(target: Device, notes: Notes) -> None:
     """Check arrays that start one element after an aligned address, where vector loads are not allowed."""
-    for name in _select_operator_names(target):
+    for name in _limit_names_in_rehearsal(target):
         op = OPERATORS[name]
         for dtype in ("float32", "float64"):
-            arguments = draw_arguments(op, dtype)
+            arguments = draw_operator_arguments(op, dtype)
             values = target.move_to_device(arguments)
             right = call_operator(op, values, target.backend)
             for key, array in values.items():
@@ -116,9 +118,11 @@ def _check_unaligned(target: Device, notes: Notes) -> None:
 def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
-    for name in _select_operator_names(target, SELECTED_OPERATORS):
+    for name in _limit_names_in_rehearsal(target, SELECTED_OPERATORS):
         op = OPERATORS[name]
-        call = partial(call_operator, op, target.move_to_device(draw_arguments(op, variant="skewed")), target.backend)
+        call = partial(
+            call_operator, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
+        )
         works.append((name, call, target.copy_to_host(call())))
     target.synchronize()
     return works
@@ -157,13 +161,13 @@ def _check_threads(target: Device, notes: Notes) -> None:
     notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
 
 
-def _check_capture(target: Device, notes: Notes) -> None:
+def _check_captured_calls(target: Device, notes: Notes) -> None:
     """Check that a captured call can be replayed with new inputs, before and after other calls use the memory pool."""
-    for name in _select_operator_names(target):
+    for name in _limit_names_in_rehearsal(target):
         op = OPERATORS[name]
-        values = target.move_to_device(draw_arguments(op))
+        values = target.move_to_device(draw_operator_arguments(op))
         results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
-        for key, value in target.move_to_device(draw_arguments(op, seed=1)).items():
+        for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
             if hasattr(value, "dtype") and value.shape == values[key].shape:
                 values[key][...] = value
         right = target.copy_to_host(call_operator(op, values, target.backend))
@@ -176,14 +180,14 @@ def _check_capture(target: Device, notes: Notes) -> None:
         notes.add(f"{name}, captured and replayed", not wrong, wrong)
 
 
-def _check_extremes(target: Device, notes: Notes) -> None:
+def _check_extreme_numbers(target: Device, notes: Notes) -> None:
     """Check numbers near the limits of the range against the judge; allow gpu-host's error if it is larger."""
     if explain_unavailable("gpu-host"):
         notes.add("extremes", note=f"left out: gpu-host is {explain_unavailable('gpu-host')}")
         return
-    for name in _select_operator_names(target):
+    for name in _limit_names_in_rehearsal(target):
         op = OPERATORS[name]
-        arguments, wrong = draw_arguments(op), []
+        arguments, wrong = draw_operator_arguments(op), []
         fields = {f.name: f for f in op.fields}
         real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
         for first in real:
@@ -193,8 +197,8 @@ def _check_extremes(target: Device, notes: Notes) -> None:
                     right = call_operator(op, values, "gpu-host")
                     got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
                     exact = compute_with_judge(op, values)
-                sizes = bind_sizes(op, values)
-                most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
+                sizes = find_symbol_sizes(op, values)
+                most = tolerances.accuracy_tolerance(True, evaluate_expression(op.definition.terms, sizes))
                 names = [n for n, v in exact.items() if not _is_accurate(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
         notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
@@ -212,8 +216,8 @@ def _is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.nda
 
 def _check_large_arrays(target: Device, notes: Notes) -> None:
     """Check arrays with more than 2^31 numbers, and graphs with more than 2^24 edges."""
-    xp, limit = target.xp, target.choose_size(LARGE, 2**12)
-    nodes = target.choose_size(2**24, 2**5) + 3
+    xp, limit = target.xp, target.shrink_in_rehearsal(LARGE, 2**12)
+    nodes = target.shrink_in_rehearsal(2**24, 2**5) + 3
     dim = limit // (nodes - 3) + 1
     needed, free = 16 * nodes * dim, target.measure_free_bytes()
     if needed > free:
@@ -245,11 +249,11 @@ def _check_large_arrays(target: Device, notes: Notes) -> None:
 
 
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
-    "poisoned": _check_uninitialized,
+    "poisoned": _check_uninitialized_memory,
     "streams": _check_streams,
     "threads": _check_threads,
-    "capture": _check_capture,
-    "views": _check_unaligned,
-    "extremes": _check_extremes,
+    "capture": _check_captured_calls,
+    "views": _check_unaligned_arrays,
+    "extremes": _check_extreme_numbers,
     "large": _check_large_arrays,
 }

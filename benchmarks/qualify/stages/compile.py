@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device, make_device
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES, compilation_order
+from trigraph.gpu.instances import INSTANCES, rank_for_compilation
 from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 
@@ -22,10 +22,10 @@ def list_parts(where: Device) -> list[str]:
 
 def run_part(part: str, where: Device, notes: Notes) -> None:
     """Compile the kernels of a first call, or all kernels, and note times and findings."""
-    (_time_first_calls if part == "first call" else _compile_all_instances)(where, notes)
+    (_time_first_and_second_call if part == "first call" else _compile_all_instances)(where, notes)
 
 
-def _time_first_calls(where: Device, notes: Notes) -> None:
+def _time_first_and_second_call(where: Device, notes: Notes) -> None:
     """Note the times of a small operator's first call, which compiles uncached kernels, and of its second call."""
     import trigraph
 
@@ -56,7 +56,7 @@ def compile_instance(arguments: tuple[str, str, str]) -> tuple[float, dict[str, 
 def _compile_all_instances(where: Device, notes: Notes) -> None:
     """Compile all instances in as many processes as there are processors."""
     names = [(where.backend, family, instance) for family, instances in INSTANCES.items() for instance in instances]
-    names = names[::20] if where.rehearsal else sorted(names, key=lambda name: compilation_order(name[2]))
+    names = names[::20] if where.rehearsal else sorted(names, key=lambda name: rank_for_compilation(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # a process that has used CUDA cannot be forked

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, compare_contenders, find_program
+from trigraph.benchmarks.qualify.stages.models import (
+    COMPILED,
+    CURVATURE,
+    NAMES,
+    compare_contender_with_trigraph,
+    find_program,
+)
 
 AT_ONCE, ALONE = True, None
 THREADS = 4  # number of torch's compiler processes per part, each of which imports torch
@@ -27,4 +33,4 @@ def run_part(part: str, target: Device, notes: Notes) -> None:
     """Compile and time one contender."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads the variable when it is imported
     name, _, contender = part.partition(", ")
-    compare_contenders(name, contender, target, notes)
+    compare_contender_with_trigraph(name, contender, target, notes)

@@ -10,7 +10,7 @@ import numpy as np
 from trigraph.benchmarks.measure import make_copy_call, make_matmul_call
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.environment import collect_environment, list_tf32_problems
+from trigraph.environment import collect_environment, list_tf32_warnings
 
 ALONE = True
 ROUNDS = 7
@@ -26,7 +26,7 @@ def list_parts(target: Device) -> list[str]:
 def run_part(part: str, target: Device, notes: Notes) -> None:
     """Note versions, properties, clocks and ceilings."""
     notes.add("environment", collected=collect_environment(), properties=target.collect_properties())
-    problems = list_tf32_problems()
+    problems = list_tf32_warnings()
     notes.add("products are in float32", not problems, "; ".join(problems))
     _note_clocks(notes)
     notes.add("memory", free_bytes=target.measure_free_bytes())
@@ -48,7 +48,7 @@ def _note_clocks(notes: Notes) -> None:
     notes.add("clocks", None, done.stderr, asked=QUERY, answer=done.stdout.splitlines())
 
 
-def measure_fastest(target: Device, call: Any, number: int = 1) -> float:
+def measure_least_seconds(target: Device, call: Any, number: int = 1) -> float:
     """Return the seconds per call in the fastest round, after a warm-up call."""
     call()
     return min(target.measure_seconds(call, number) for _ in range(ROUNDS))
@@ -56,19 +56,23 @@ def measure_fastest(target: Device, call: Any, number: int = 1) -> float:
 
 def measure_ceilings(target: Device) -> list[tuple[str, float, str]]:
     """Measure the peak rates of copies, gathers (rows of 256 bytes) and matrix products, and the time of a launch."""
-    nbytes, n = target.choose_size(2**31, 2**20), target.choose_size(8192, 64)
-    rates = [("copy", 2 * nbytes / measure_fastest(target, make_copy_call(target.xp.__name__, nbytes, 1)), "bytes/s")]
+    nbytes, n = target.shrink_in_rehearsal(2**31, 2**20), target.shrink_in_rehearsal(8192, 64)
+    rates = [
+        ("copy", 2 * nbytes / measure_least_seconds(target, make_copy_call(target.xp.__name__, nbytes, 1)), "bytes/s")
+    ]
     products = ("float16", "float32", "float64")
-    seconds = {dtype: measure_fastest(target, make_matmul_call(target.xp.__name__, n, dtype)) for dtype in products}
+    seconds = {
+        dtype: measure_least_seconds(target, make_matmul_call(target.xp.__name__, n, dtype)) for dtype in products
+    }
     rates += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
-    width, rows, launches = 64, nbytes // 256, target.choose_size(2000, 20)
+    width, rows, launches = 64, nbytes // 256, target.shrink_in_rehearsal(2000, 20)
     table, count = target.xp.ones((rows, width), np.float32), 4 * rows
     index = target.move_to_device(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
-    rates.append(("launch", measure_fastest(target, _make_gather_call(target, table, index[:1]), launches), "s"))
+    rates.append(("launch", measure_least_seconds(target, _make_gather_call(target, table, index[:1]), launches), "s"))
     rates.append(
         (
             "gather",
-            count * (4 * width + 4) / measure_fastest(target, _make_gather_call(target, table, index)),
+            count * (4 * width + 4) / measure_least_seconds(target, _make_gather_call(target, table, index)),
             "bytes/s",
         )
     )

@@ -17,7 +17,7 @@ from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Call, ContenderUnavailable, Program
 from trigraph.benchmarks.qualify.part import Notes, lock_device
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.bench import measure_alternately
+from trigraph.benchmarks.qualify.stages.bench import time_calls_alternately
 from trigraph.benchmarks.qualify.stages.torch import explain_missing_torch
 from trigraph.benchmarks.run import compute_peer_tolerance
 
@@ -40,18 +40,18 @@ def list_parts(target: Device) -> list[str]:
 
 def run_part(part: str, target: Device, notes: Notes) -> None:
     """Time trigraph and PyTorch Geometric alternately for all programs or, in a rehearsal, for the first."""
-    for name in NAMES[: target.choose_size(len(NAMES), 1)]:
-        compare_contenders(name, "pyg", target, notes)
+    for name in NAMES[: target.shrink_in_rehearsal(len(NAMES), 1)]:
+        compare_contender_with_trigraph(name, "pyg", target, notes)
 
 
-def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> None:
+def compare_contender_with_trigraph(name: str, other: str, target: Device, notes: Notes) -> None:
     """Time trigraph's eager program alternately with another contender, and compare their results."""
     if why := explain_missing_torch(target):
         return notes.add(name, None, why)
     import torch
 
     program = find_program(name)
-    sizes = {n: target.choose_size(value, min(value, 3)) for n, value in program.sizes.items()}
+    sizes = {n: target.shrink_in_rehearsal(value, min(value, 3)) for n, value in program.sizes.items()}
     calls: dict[str, Call] = {}
     results: dict[str, dict[str, np.ndarray]] = {}
     lines: dict[str, dict[str, Any]] = {}
@@ -73,7 +73,7 @@ def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> N
     with lock_device(exclusive=True):
         for contender, call in calls.items():
             lines[contender]["peak_bytes"] = _measure_peak_bytes(call, target)
-        times = measure_alternately(target, calls)
+        times = time_calls_alternately(target, calls)
     for contender, line in lines.items():
         seconds = statistics.median(times[contender])
         line |= {"passed": None, "seconds": seconds, "samples": times[contender]}

@@ -13,7 +13,7 @@ AT_ONCE = True  # parts may run concurrently, because each is one process
 
 def list_parts(target: Device) -> list[str]:
     """Return the names of the operators; in a rehearsal, one of them."""
-    return list(THIRD)[: target.choose_size(len(THIRD), 1)]
+    return list(THIRD)[: target.shrink_in_rehearsal(len(THIRD), 1)]
 
 
 def run_part(part: str, target: Device, notes: Notes) -> None:

@@ -16,7 +16,7 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.checks import call_operator, draw_arguments, find_different_fields
+from trigraph.benchmarks.qualify.stages.checks import call_operator, draw_operator_arguments, find_different_fields
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import find_half_dtype
 
@@ -29,7 +29,7 @@ Fields = dict[str, Any]
 
 def list_parts(target: Device) -> list[str]:
     """Return the names of the checks or, in a rehearsal, of the first."""
-    return list(CHECKS)[: target.choose_size(len(CHECKS), 1)]
+    return list(CHECKS)[: target.shrink_in_rehearsal(len(CHECKS), 1)]
 
 
 def run_part(part: str, target: Device, notes: Notes) -> None:
@@ -50,19 +50,19 @@ def explain_missing_torch(target: Device) -> str:
     return "" if there else f"torch {torch.__version__} finds no device"
 
 
-def _to_tensors(target: Device, value: Any, index: int = 0) -> Any:
+def _convert_to_tensors(target: Device, value: Any, index: int = 0) -> Any:
     """Return the arguments with NumPy arrays, including those in graphs, replaced by tensors."""
     import torch
 
     if isinstance(value, dict):
-        return {n: _to_tensors(target, v, index) for n, v in value.items()}
+        return {n: _convert_to_tensors(target, v, index) for n, v in value.items()}
     if isinstance(value, np.ndarray):
         if value.dtype.name == "bfloat16":
-            return _to_tensors(target, value.astype(np.float32), index).to(torch.bfloat16)
+            return _convert_to_tensors(target, value.astype(np.float32), index).to(torch.bfloat16)
         return torch.from_numpy(value.copy()).to("cpu" if target.rehearsal else f"cuda:{index}")
     if hasattr(value, "prepare"):
         make, arguments = value.__reduce__()
-        graph = make(*(_to_tensors(target, a, index) for a in arguments))
+        graph = make(*(_convert_to_tensors(target, a, index) for a in arguments))
         graph.prepare()
         return graph
     return value
@@ -121,10 +121,10 @@ def _check_derivatives(target: Device, notes: Notes) -> None:
     import torch
 
     several = product(range(1 if target.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
-    for index, dtype, spec in islice(several, target.choose_size(1000, 2)):
+    for index, dtype, spec in islice(several, target.shrink_in_rehearsal(1000, 2)):
         bwd3, label = THIRD[f"{spec.name}_bwd3"], f"{dtype}, device {index}"
-        values = draw_arguments(bwd3, dtype)
-        orders = _compute_all_orders(target, spec, _to_tensors(target, values, index))
+        values = draw_operator_arguments(bwd3, dtype)
+        orders = _compute_all_orders(target, spec, _convert_to_tensors(target, values, index))
         right = call_operator(bwd3, values, "pyref")
         errors = {n: _compute_relative_difference(t, right[n]) for n, t in orders.pop("bwd3").items()}
         far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= TOLERANCES[dtype]))
@@ -143,22 +143,24 @@ def _check_half_precision(target: Device, notes: Notes) -> None:
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
-    values = draw_arguments(op)
+    values = draw_operator_arguments(op)
     half = {
         a.name: values[a.name].astype(find_half_dtype("bfloat16"))
         for a in op.select_present_arguments(values)
         if a.half
     }
     right = call_operator(op, target.move_to_device({**values, **half}), target.backend)
-    out = _call_torch_operator(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
+    out = _call_torch_operator(target, op.definition, _convert_to_tensors(target, {**values, **half})).output_embedding
     wrong = _find_different_fields({"output_embedding": out}, right, target)
     notes.add("attention with bfloat16", not wrong, wrong)
     with torch.autocast("cpu" if target.rehearsal else "cuda", torch.bfloat16):
-        out = _call_torch_operator(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
+        out = _call_torch_operator(
+            target, op.definition, _convert_to_tensors(target, {**values, **half})
+        ).output_embedding
     notes.add("attention in autocast", out.dtype == torch.float32, str(out.dtype))
 
 
-def _check_layers(target: Device, notes: Notes) -> None:
+def _check_layers_against_cpu(target: Device, notes: Notes) -> None:
     """Check the outputs and gradients of layers and of a model against the CPU."""
     import torch
 
@@ -192,7 +194,7 @@ def _check_layers(target: Device, notes: Notes) -> None:
         notes.add(f"{name} against the CPU", close, f"largest error {max(errors):.1e}")
 
 
-def _check_curvature(target: Device, notes: Notes) -> None:
+def _check_curvature_gradients(target: Device, notes: Notes) -> None:
     """Check a third derivative against the CPU: the gradient of a loss of DimeNet++'s Hessian times a vector."""
     import torch
 
@@ -201,22 +203,22 @@ def _check_curvature(target: Device, notes: Notes) -> None:
         results = []
         for device in ("cpu", "cpu" if target.rehearsal else "cuda"):
             with torch.device(device):
-                call = program.make_contender_call("trigraph", program.scale_sizes("small"), dtype)
+                call = program.make_contender_call("trigraph", program.choose_run_sizes("small"), dtype)
                 results.append({n: convert_to_numpy(t) for n, t in call().items()})
         error = compute_relative_error(results[1], results[0])
         notes.add(f"gradients of curvature in {dtype}", error <= TOLERANCES[dtype], f"largest error {error:.1e}")
 
 
-def _draw_two_argument_sets(target: Device) -> tuple[Definition, Fields, Fields]:
+def _draw_attention_argument_sets(target: Device) -> tuple[Definition, Fields, Fields]:
     """Return the definition of attention, and two sets of its arguments with the same graph."""
     spec = OPERATORS["mha_gat_n2n_fwd"].definition
-    first, second = (draw_arguments(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
+    first, second = (draw_operator_arguments(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
     second = {n: v if isinstance(v, np.ndarray) else first[n] for n, v in second.items()}
-    moved = _to_tensors(target, first)
+    moved = _convert_to_tensors(target, first)
     return (
         spec,
         moved,
-        {n: _to_tensors(target, v) if isinstance(v, np.ndarray) else moved[n] for n, v in second.items()},
+        {n: _convert_to_tensors(target, v) if isinstance(v, np.ndarray) else moved[n] for n, v in second.items()},
     )
 
 
@@ -224,7 +226,7 @@ def _check_record_stream(target: Device, notes: Notes) -> None:
     """Check that torch does not reuse the memory of a result while a stream passed to `record_stream` reads it."""
     import torch
 
-    spec, values, _ = _draw_two_argument_sets(target)
+    spec, values, _ = _draw_attention_argument_sets(target)
     right, busy = _call_torch_operator(target, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
     torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -250,7 +252,7 @@ def _check_threads(target: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with its own stream."""
     import torch
 
-    spec, values, _ = _draw_two_argument_sets(target)
+    spec, values, _ = _draw_attention_argument_sets(target)
     right = _call_torch_operator(target, spec, values).output_embedding
     torch.cuda.synchronize()
 
@@ -269,7 +271,7 @@ def _check_captures(target: Device, notes: Notes) -> None:
     """Check torch's CUDA graphs, with and without `out`, and CUDA graphs created by torch's compiler."""
     import torch
 
-    spec, values, second = _draw_two_argument_sets(target)
+    spec, values, second = _draw_attention_argument_sets(target)
     right = _call_torch_operator(target, spec, second).output_embedding
     for label, out in (("", None), (" with out", torch.empty_like(right))):
         keywords = {} if out is None else {"out": {"output_embedding": out}}
@@ -335,8 +337,8 @@ def _time_training_steps(target: Device, notes: Notes) -> None:
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
     "derivatives": _check_derivatives,
     "half precision": _check_half_precision,
-    "layers": _check_layers,
-    "curvature": _check_curvature,
+    "layers": _check_layers_against_cpu,
+    "curvature": _check_curvature_gradients,
     "streams": _check_record_stream,
     "threads": _check_threads,
     "captures": _check_captures,

@@ -13,7 +13,7 @@ import numpy as np
 from slopecheck.calculator_results import (
     UNITS,
     CalculatorUnderTest,
-    Rounding,
+    RoundingErrors,
     compute_quantity,
     digest_atoms,
     estimate_rounding,
@@ -21,7 +21,7 @@ from slopecheck.calculator_results import (
     make_strained_atoms,
 )
 from slopecheck.causes import ComponentComparison, guess_cause_in_forces, guess_cause_in_stress
-from slopecheck.curves import GradientClaim, RoundedArray
+from slopecheck.curves import ArrayWithRounding, GradientClaim
 from slopecheck.outcome import NotOffered
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS
@@ -59,9 +59,9 @@ class StructureChecks:
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
         # The same atoms without a cell, for checks that do not apply to crystals.
-        self.cluster = self.make_cluster(range(len(self.atoms)), self.atoms.positions)
+        self.cluster = self.copy_without_cell(range(len(self.atoms)), self.atoms.positions)
 
-    def make_cluster(self, members: Sequence[int], positions: Any) -> Any:
+    def copy_without_cell(self, members: Sequence[int], positions: Any) -> Any:
         """Return the listed atoms, which may repeat, without a cell and at the given positions.
 
         The atoms keep all other data that a calculator may read: charges, magnetic moments, tags and `info`.
@@ -70,19 +70,19 @@ class StructureChecks:
         cluster.cell, cluster.pbc, cluster.positions = None, False, positions
         return cluster
 
-    def estimate_rounding(self, atoms: Any) -> Rounding:
+    def estimate_rounding(self, atoms: Any) -> RoundingErrors:
         """Estimate the rounding errors of results for these atoms."""
         return estimate_rounding(self.subject, atoms, self.rng, self.size)
 
     # Both properties are safe to cache: calculator, atoms and `size` do not change, and `rng` is used only once.
 
     @cached_property
-    def rounding(self) -> Rounding:
+    def rounding(self) -> RoundingErrors:
         """Rounding errors of results for the structure."""
         return self.estimate_rounding(self.atoms)
 
     @cached_property
-    def rounding_of_cluster(self) -> Rounding:
+    def rounding_of_cluster(self) -> RoundingErrors:
         """Rounding errors of results for the atoms without a cell."""
         return self.estimate_rounding(self.cluster)
 
@@ -110,7 +110,7 @@ class StructureChecks:
         return np.asarray(self.subject.get_quantity(what, atoms))
 
     def compare_results(
-        self, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
+        self, results: Results, expected: Results, rounding: RoundingErrors, label: str = "", **how: Any
     ) -> Iterator[Check]:
         """Compare results that must be equal up to rounding; errors of the energy are per atom."""
         number = rounding.number * int(how.get("copies", 1))
@@ -131,14 +131,14 @@ class StructureChecks:
 
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
-    def make_claim(
+    def claim_energy_gradient(
         self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray
     ) -> GradientClaim:
         """Return a `Claim` that the energy, as a function `phi` of `x`, has this gradient."""
-        noise = self.rounding.noise["energy"] + LAST_BITS * self._bound_coordinates() * self.rounding.pull
-        return GradientClaim(phi, RoundedArray(gradient, np.full(x.shape, rounding)), x, noise)
+        noise = self.rounding.noise["energy"] + LAST_BITS * self._compute_coordinate_bound() * self.rounding.pull
+        return GradientClaim(phi, ArrayWithRounding(gradient, np.full(x.shape, rounding)), x, noise)
 
-    def compare_with_differences(
+    def compare_gradient_with_differences(
         self,
         claim: GradientClaim,
         directions: dict[str, np.ndarray],
@@ -169,7 +169,9 @@ class StructureChecks:
     ) -> ComponentComparison:
         """Compare the components in `given` with scaled differences of `claim` along the first coordinates."""
         x = claim.x
-        slopes = [claim.estimate_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
+        slopes = [
+            claim.estimate_slope_with_tolerance(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)
+        ]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
         return ComponentComparison(given.ravel(), values, MARGIN * self.rounding.noise[what], allowed)
 
@@ -180,17 +182,17 @@ class StructureChecks:
         def compute_energy_at(positions: np.ndarray) -> float:
             return self.compute_energy(make_moved_atoms(self.atoms, positions))
 
-        claim = self.make_claim(compute_energy_at, -forces, self.rounding.noise["forces"], x)
+        claim = self.claim_energy_gradient(compute_energy_at, -forces, self.rounding.noise["forces"], x)
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
         directions = {"along the forces": np.copysign(sizes, forces)}
         directions["random direction"] = sizes * self.rng.choice([-1.0, 1.0], x.shape)
-        *rows, last = self.compare_with_differences(
+        *rows, last = self.compare_gradient_with_differences(
             claim, directions, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]"
         )
         yield from rows
         if last.failed:
             compared = self.compare_first_components("forces", forces[: ELEMENTS // 3], claim, self.size, -1.0)
-            last = add_guess(last, guess_cause_in_forces(compared, forces))
+            last = append_guess_to_note(last, guess_cause_in_forces(compared, forces))
         yield last
 
     def check_stress(self) -> Iterator[Check]:
@@ -202,17 +204,17 @@ class StructureChecks:
         def compute_strained_energy(strain: np.ndarray) -> float:
             return self.compute_energy(make_strained_atoms(self.atoms, strain))
 
-        claim = self.make_claim(
+        claim = self.claim_energy_gradient(
             compute_strained_energy, volume * stress, volume * self.rounding.noise["stress"], np.zeros(6)
         )
         direction = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
-        *rows, last = self.compare_with_differences(
+        *rows, last = self.compare_gradient_with_differences(
             claim, {"along the stress": direction}, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}"
         )
         yield from rows
         if last.failed:
             compared = self.compare_first_components("stress", stress, claim, DISPLACED, 1 / volume)
-            last = add_guess(last, guess_cause_in_stress(compared, len(self.atoms), volume))
+            last = append_guess_to_note(last, guess_cause_in_stress(compared, len(self.atoms), volume))
         yield last
 
     def check_symmetry(self) -> Iterator[Check]:
@@ -259,7 +261,7 @@ class StructureChecks:
 
     # ---- motions -----------------------------------------------------------------------------------------------------
 
-    def _compare_transformed(self, matrix: np.ndarray) -> Iterator[Check]:
+    def _compare_after_transformation(self, matrix: np.ndarray) -> Iterator[Check]:
         """Compare results before and after an orthogonal transformation of the atoms and the cell."""
         before = self.compute_results(self.atoms)
         turned = self.atoms.copy()
@@ -272,10 +274,10 @@ class StructureChecks:
             tensor = matrix @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ matrix.T
             before["stress"] = tensor.flat[[0, 4, 8, 5, 2, 1]]
         yield from self.compare_results(
-            self.compute_results(turned), before, self.rounding, reach=self._bound_coordinates()
+            self.compute_results(turned), before, self.rounding, reach=self._compute_coordinate_bound()
         )
 
-    def _bound_coordinates(self) -> float:
+    def _compute_coordinate_bound(self) -> float:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
 
     def _draw_rotation_matrix(self) -> np.ndarray:
@@ -285,20 +287,20 @@ class StructureChecks:
 
     def check_rotation(self) -> Iterator[Check]:
         """Check that forces and stress rotate with the atoms and their cell."""
-        yield from self._compare_transformed(self._draw_rotation_matrix())
+        yield from self._compare_after_transformation(self._draw_rotation_matrix())
 
     def check_reflection(self) -> Iterator[Check]:
         """Check that forces and stress are reflected with the atoms and their cell."""
-        yield from self._compare_transformed(-self._draw_rotation_matrix())
+        yield from self._compare_after_transformation(-self._draw_rotation_matrix())
 
-    def _compare_moved(self, positions: np.ndarray) -> Iterator[Check]:
-        reach = self._bound_coordinates() + float(abs(positions).max(initial=0.0))
+    def _compare_after_moving(self, positions: np.ndarray) -> Iterator[Check]:
+        reach = self._compute_coordinate_bound() + float(abs(positions).max(initial=0.0))
         results = self.compute_results(make_moved_atoms(self.atoms, positions))
         yield from self.compare_results(results, self.compute_results(self.atoms), self.rounding, reach=reach)
 
     def check_translation(self) -> Iterator[Check]:
         """Check that a translation of all atoms does not change results."""
-        yield from self._compare_moved(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
+        yield from self._compare_after_moving(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def check_renumbering(self) -> Iterator[Check]:
         """Check that a permutation of the atoms permutes the forces."""
@@ -316,7 +318,7 @@ class StructureChecks:
         cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
         cells[0] = self.atoms.pbc  # move at least one atom
         positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
-        yield from self._compare_moved(positions)
+        yield from self._compare_after_moving(positions)
 
     def check_repetition(self) -> Iterator[Check]:
         """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
@@ -326,7 +328,7 @@ class StructureChecks:
             expected = {**before, "energy": 2 * before["energy"]}
             if "forces" in expected:
                 expected["forces"] = np.tile(before["forces"], (2, 1))
-            how = {"reach": 2 * self._bound_coordinates(), "copies": 2}
+            how = {"reach": 2 * self._compute_coordinate_bound(), "copies": 2}
             yield from self.compare_results(results, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
     # ---- few atoms and distant atoms ---------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ class StructureChecks:
             return dense
         places = np.stack(np.meshgrid(*3 * [np.arange(SIDE)]), axis=-1).reshape(-1, 3)
         positions = GRID * self.nearest * (places + RATTLED * self.rng.standard_normal(places.shape))
-        return self.make_cluster(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
+        return self.copy_without_cell(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
 
     def choose_atom_per_element(self) -> list[int]:
         """Return the index of the first atom of each tested element."""
@@ -350,7 +352,7 @@ class StructureChecks:
         """Return the symbol of an atom's element."""
         return str(self.atoms.symbols[atom])
 
-    def choose_atom_pairs(self) -> list[tuple[int, int]]:
+    def choose_atoms_per_element_pair(self) -> list[tuple[int, int]]:
         """Return the indices of two atoms for each tested pair of elements."""
         elements = self.choose_atom_per_element()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
@@ -358,7 +360,7 @@ class StructureChecks:
     def check_lone_atom(self) -> Iterator[Check]:
         """Check that an isolated atom has a finite energy and no force."""
         for atom in self.choose_atom_per_element():
-            results = self.compute_results(self.make_cluster([atom], np.zeros((1, 3))))
+            results = self.compute_results(self.copy_without_cell([atom], np.zeros((1, 3))))
             energy, symbol = results["energy"], self.symbol(atom)
             error = 0.0 if math.isfinite(energy) else math.inf
             yield self.make_check(f"energy of {symbol}", error, 0.0, f"{energy} is not a finite number")
@@ -368,8 +370,8 @@ class StructureChecks:
 
     def check_two_atoms(self) -> Iterator[Check]:
         """Check that the forces on two atoms are along their axis and match the slope of the energy."""
-        for pair in self.choose_atom_pairs():
-            atoms = self.make_cluster(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
+        for pair in self.choose_atoms_per_element_pair():
+            atoms = self.copy_without_cell(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
             forces, rounding = self.require_quantity("forces", atoms), self.estimate_rounding(atoms)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
             pulled = float(forces[1] @ axis)
@@ -391,8 +393,8 @@ class StructureChecks:
     def _compare_with_distant_atoms(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
         """Check that the structure and distant atoms have the same results together as separately."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
-        copies = self.make_cluster(members, positions + far)
-        both = self.make_cluster(
+        copies = self.copy_without_cell(members, positions + far)
+        both = self.copy_without_cell(
             [*range(len(self.atoms)), *members], np.concatenate([self.cluster.positions, copies.positions])
         )
         parts = [self.compute_results(self.cluster), self.compute_results(copies)]
@@ -506,7 +508,7 @@ class StructureChecks:
         )
         yield from self.compare_results(results, expected, rounding, "moved in place")
 
-    def _compare_copy(self, make: Callable[[Any], Any]) -> Iterator[Check]:
+    def _compare_copied_calculator(self, make: Callable[[Any], Any]) -> Iterator[Check]:
         calculator, other = self.subject.make_calculator(), self._make_displaced_structure()
         self.compute_results(self.atoms, calculator)
         try:
@@ -518,14 +520,14 @@ class StructureChecks:
 
     def check_copy(self) -> Iterator[Check]:
         """Check that a deep copy gives bitwise equal results."""
-        yield from self._compare_copy(copy.deepcopy)
+        yield from self._compare_copied_calculator(copy.deepcopy)
 
     def check_pickle(self) -> Iterator[Check]:
         """Check that a pickled calculator gives bitwise equal results."""
-        yield from self._compare_copy(lambda calculator: pickle.loads(pickle.dumps(calculator)))
+        yield from self._compare_copied_calculator(lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
 
-def add_guess(check: Check, guess: str) -> Check:
+def append_guess_to_note(check: Check, guess: str) -> Check:
     """Append a guess at the cause to the note of a check."""
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 
@@ -534,7 +536,7 @@ def claim_derivative_at_zero(
     phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float
 ) -> GradientClaim:
     """Return a `Claim` that a function of one variable has the derivative `value` at 0."""
-    return GradientClaim(phi, RoundedArray(np.array([value]), np.array([rounding])), np.zeros(1), noise)
+    return GradientClaim(phi, ArrayWithRounding(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 
 def make_oblique_vector(length: float) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slopecheck.calculator_checks import FAR, StructureChecks, make_oblique_vector
-from slopecheck.calculator_results import Rounding, estimate_rounding, make_moved_atoms, make_strained_atoms
+from slopecheck.calculator_results import RoundingErrors, estimate_rounding, make_moved_atoms, make_strained_atoms
 from slopecheck.record import Check
 from slopecheck.scans import LAST_BITS, Jump, find_jumps, locate_jump
 from slopecheck.tolerances import HALVED
@@ -44,7 +44,7 @@ class PathChecks(StructureChecks):
         results = self.compute_results(atoms)
         return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
-    def _estimate_noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
+    def _estimate_noise(self, rounding: RoundingErrors, atoms: Any) -> np.ndarray:
         """Return the standard deviation of each channel due to the rounding of results and of computed positions."""
         moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
         of_energy = rounding.noise["energy"] + moves * rounding.pull
@@ -70,30 +70,30 @@ class PathChecks(StructureChecks):
 
     def check_cutoff(self) -> Iterator[Check]:
         """Check that energy and forces are continuous as an atom crosses the cutoff."""
-        for pair in self.choose_atom_pairs():
-            atoms = self.make_cluster(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
+        for pair in self.choose_atoms_per_element_pair():
+            atoms = self.copy_without_cell(pair, [[0, 0, 0], make_oblique_vector(self.nearest)])
             axis = make_oblique_vector(1.0)
             rounding = self.estimate_rounding(atoms)
 
-            def compute_at_distance(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
+            def compute_results_at_distance(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
                 return self._compute_energy_and_forces(
                     make_moved_atoms(atoms, np.array([np.zeros(3), distance * axis]))
                 )
 
-            start, nothing = 0.8 * self.nearest, compute_at_distance(FAR)
+            start, nothing = 0.8 * self.nearest, compute_results_at_distance(FAR)
             ends = [
                 r
                 for r in RANGES
-                if r > start and all((compute_at_distance(q) == nothing).all() for q in RANGES if q >= r)
+                if r > start and all((compute_results_at_distance(q) == nothing).all() for q in RANGES if q >= r)
             ]
             end = min(ends, default=RANGES[-1])
             noise = self._estimate_noise(rounding, atoms)
-            jumps = find_jumps(compute_at_distance, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
+            jumps = find_jumps(compute_results_at_distance, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
-                reached = _find_interaction_range(compute_at_distance, start, end)
+                reached = _find_interaction_range(compute_results_at_distance, start, end)
                 if reached > self.reached:
                     self.reached, self.reaching = reached, pair
-                jumps = _add_jump_near(jumps, compute_at_distance, reached, noise)
+                jumps = _add_jump_near(jumps, compute_results_at_distance, reached, noise)
             label = f"{'-'.join(map(self.symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._make_jump_check(label, jumps, lambda at: f"at {at:.6f} Å")
 
@@ -103,24 +103,24 @@ class PathChecks(StructureChecks):
             return
         noise = self._estimate_noise(self.rounding, self.atoms)
 
-        def compute_at_scale(factor: float) -> np.ndarray:
+        def compute_results_at_scale(factor: float) -> np.ndarray:
             return self._compute_energy_and_forces(make_strained_atoms(self.atoms, (factor - 1) * EVERYWHERE))
 
-        jumps = find_jumps(compute_at_scale, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
-        for scale in self._find_crossing_scales():
-            jumps = _add_jump_near(jumps, compute_at_scale, float(scale), noise)
+        jumps = find_jumps(compute_results_at_scale, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
+        for scale in self._find_cutoff_crossing_scales():
+            jumps = _add_jump_near(jumps, compute_results_at_scale, float(scale), noise)
         yield self._make_jump_check(f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._describe_scale)
         for atoms, label in ((self.atoms, "sheared"), (self.dense_structure, "a crowd, sheared")):
             rounding = self.rounding if atoms is self.atoms else self.estimate_rounding(atoms)
 
-            def compute_at_shear(strain: float, atoms: Any = atoms) -> np.ndarray:
+            def compute_results_at_shear(strain: float, atoms: Any = atoms) -> np.ndarray:
                 return self._compute_energy_and_forces(make_strained_atoms(atoms, strain * SHEARED))
 
             points = np.linspace(-SHEARS, SHEARS, SHEAR_POINTS)
-            jumps = find_jumps(compute_at_shear, points, self._estimate_noise(rounding, atoms), SCALE_PLACES)
+            jumps = find_jumps(compute_results_at_shear, points, self._estimate_noise(rounding, atoms), SCALE_PLACES)
             yield self._make_jump_check(label, jumps, lambda at: f"at a shear of {at:.6f}")
 
-    def _find_crossing_scales(self) -> np.ndarray:
+    def _find_cutoff_crossing_scales(self) -> np.ndarray:
         """Return scales at which a pair of atoms crosses the cutoff."""
         from ase.neighborlist import neighbor_list
 
@@ -157,7 +157,9 @@ class PathChecks(StructureChecks):
 
         def compute_last_energy(*distances: float) -> float:
             """Compute the energies of two atoms at a sequence of distances, and return the last one."""
-            pairs = [self.make_cluster(self.reaching, np.outer([-0.5, 0.5], make_oblique_vector(r))) for r in distances]
+            pairs = [
+                self.copy_without_cell(self.reaching, np.outer([-0.5, 0.5], make_oblique_vector(r))) for r in distances
+            ]
             return [float(self.subject.get_quantity("energy", pair, calculator)) for pair in pairs][-1]
 
         for move in MOVES:
@@ -177,17 +179,19 @@ class PathChecks(StructureChecks):
             ends = [elements[k - 1], elements[(k + 1) % len(elements)]]
             for degrees, side in ((180, -1.0), (0, 1.0)):
 
-                def compute_at_angle(
+                def compute_results_at_angle(
                     angle: float, side: float = side, ends: list[int] = ends, centre: int = centre
                 ) -> np.ndarray:
                     end = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
                     return self._compute_energy_and_forces(
-                        self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], end])
+                        self.copy_without_cell([centre, *ends], [[0, 0, 0], [short, 0, 0], end])
                     )
 
-                atoms = self.make_cluster([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
+                atoms = self.copy_without_cell(
+                    [centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]]
+                )
                 rounding = estimate_rounding(self.subject, atoms, self.rng, 0.1 * self.size)
-                jump = locate_jump(compute_at_angle, -TURN, TURN, self._estimate_noise(rounding, atoms), 0.0)
+                jump = locate_jump(compute_results_at_angle, -TURN, TURN, self._estimate_noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {self.symbol(ends[0])}-{self.symbol(centre)}-{self.symbol(ends[1])}"
                 yield self._make_jump_check(label, [jump] if jump else [], f"at {degrees}°")
 
@@ -197,7 +201,7 @@ class PathChecks(StructureChecks):
         masses = self.atoms.get_masses()[:, None]
         return masses / masses.mean()
 
-    def _measure_drift(self, velocities: np.ndarray, step: float, halvings: int) -> float:
+    def _measure_energy_drift(self, velocities: np.ndarray, step: float, halvings: int) -> float:
         """Return the rms change of the total energy in a velocity Verlet run, at multiples of the original step."""
         every, step = 2**halvings, step / 2**halvings
         x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._compute_relative_masses(), []
@@ -222,13 +226,13 @@ class PathChecks(StructureChecks):
         # Limit the distance that atoms move, because the frequency of the fastest vibration depends on the positions.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         rounding = self.rounding.compute_tolerance("energy") * len(self.atoms)
-        large = self._measure_drift(velocities, step, 0)
+        large = self._measure_energy_drift(velocities, step, 0)
         label, fall = f"rms {large / len(self.atoms):.1e} eV/atom", math.nan
         for halving in range(1, HALVINGS + 1):
             if large <= rounding:
                 yield self.make_check(label, 0.0, HALVED, note="within rounding")
                 return
-            small = self._measure_drift(velocities, step, halving)
+            small = self._measure_energy_drift(velocities, step, halving)
             fall = math.log2(large / small) if small > 0 else math.inf
             if abs(fall - 2) <= HALVED:
                 break

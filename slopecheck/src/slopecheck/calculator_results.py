@@ -123,7 +123,7 @@ def make_moved_atoms(atoms: Any, positions: np.ndarray) -> Any:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class RoundingErrors:
     """Rounding errors of a calculator's results, and the tolerances that follow from them.
 
     `noise` has the standard deviations of total energy, forces and stress, estimated from fourth differences of nearby
@@ -168,7 +168,9 @@ def _estimate_rounding_deviation(values: np.ndarray) -> float:
     return float(np.maximum(deviation, 2.0**-54 * abs(values[0])).max(initial=0.0))
 
 
-def estimate_rounding(subject: CalculatorUnderTest, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
+def estimate_rounding(
+    subject: CalculatorUnderTest, atoms: Any, rng: np.random.Generator, size: float
+) -> RoundingErrors:
     """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
     x, offered = atoms.positions, subject.list_supported_quantities(atoms)
     noise = dict.fromkeys(offered, 0.0)
@@ -195,4 +197,4 @@ def estimate_rounding(subject: CalculatorUnderTest, atoms: Any, rng: np.random.G
             bend = max(bend, float(bent))
     pull = float(abs(subject.get_quantity("forces", atoms)).sum()) if "forces" in offered else slope * len(atoms)
     extent = float(np.ptp(x, axis=0).max()) + float(atoms.cell.lengths().max(initial=0.0))
-    return Rounding(noise, pull, bend, len(atoms), float(atoms.cell.volume) or math.inf, extent)
+    return RoundingErrors(noise, pull, bend, len(atoms), float(atoms.cell.volume) or math.inf, extent)

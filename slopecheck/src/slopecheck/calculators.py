@@ -10,10 +10,10 @@ import numpy as np
 from slopecheck.calculator_paths import PathChecks
 from slopecheck.calculator_results import CalculatorUnderTest
 from slopecheck.kinds import CALCULATOR_CHECKS
-from slopecheck.outcome import NotOffered, message_of
+from slopecheck.outcome import NotOffered, describe_exception
 from slopecheck.record import Check
 from slopecheck.result import CalculatorError, Result
-from slopecheck.running import CALL, Plan, parse_inconclusive_option, parse_skip_and_timeout
+from slopecheck.running import CALL, CheckPlan, parse_inconclusive_option, parse_skip_and_timeout
 
 
 def check_calculator(
@@ -99,7 +99,7 @@ def check_calculator(
     skip = parse_skip_and_timeout("check_calculator", timeout, skip, CALCULATOR_CHECKS)
     allowed = parse_inconclusive_option("check_calculator", inconclusive, reason)
     name = getattr(factory, "__name__", type(factory).__name__)
-    make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
+    make = partial(_CalculatorPlan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
     result = Result(name, [], skip, "structure", "Checks of", seed, what="checks", allowed=allowed)
     result.run_checks(make, timeout)
     if raises and not result.passed:
@@ -107,7 +107,7 @@ def check_calculator(
     return result
 
 
-class _Plan(Plan):
+class _CalculatorPlan(CheckPlan):
     """The checks of a calculator, ordered by structure and kind."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _Plan(Plan):
         try:
             yield from getattr(checks, "check_" + kind.replace(" ", "_"))()
         except (NotImplementedError, NotOffered) as absent:
-            note = str(absent) if isinstance(absent, NotOffered) else message_of(absent)
+            note = str(absent) if isinstance(absent, NotOffered) else describe_exception(absent)
             yield checks.make_check(kind, 1.0, 0.0, note, kind="not offered")
 
     def make_failed_check(self, number: int, text: str) -> Check:

@@ -13,8 +13,8 @@ import numpy as np
 from slopecheck.curves import BETTER
 from slopecheck.frameworks import THREADS, as_tuple
 from slopecheck.identities import EPSILON, PARTS, IdentityChecks, compute_relative_error, find_largest_magnitude
-from slopecheck.outcome import message_of
-from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, FunctionAtPoint
+from slopecheck.outcome import describe_exception
+from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arrays, DerivativeArguments, FunctionAtPoint
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
@@ -39,13 +39,13 @@ class CallChecks(IdentityChecks):
             if p.framework.is_array(y)
         ]
 
-        def draw_weights() -> Arrays:
+        def draw_cotangents_in_output_dtypes() -> Arrays:
             return [
                 w.astype(y.dtype) if y.dtype.kind == "f" else np.zeros(0)
                 for w, y in zip(p.draw_cotangents(outputs), outputs, strict=True)
             ]
 
-        w, h = draw_weights(), draw_weights() if self.h else []
+        w, h = draw_cotangents_in_output_dtypes(), draw_cotangents_in_output_dtypes() if self.h else []
         u, v = ([u.astype(a.dtype) for u, a in zip(group, x, strict=bool(group))] for group in (self.u, self.v))
         return outputs, [x, w, u, v, h]
 
@@ -68,7 +68,7 @@ class CallChecks(IdentityChecks):
                 if g is not None and argument is not None:
                     yield self._compare_dtype_shape_device(order, name, g, argument, wanted)
 
-    def _list_labelled_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
+    def _list_labelled_arguments(self, a: DerivativeArguments) -> list[list[tuple[str, Any, np.ndarray]]]:
         """Return the label, native array and NumPy values of each argument from `_arrays_in_user_dtypes`, by group."""
         natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(ARGUMENT_GROUPS)[1:])]
         return [
@@ -108,15 +108,19 @@ class CallChecks(IdentityChecks):
 
     def check_repeat(self) -> Iterator[Check]:
         """Check that repeated calls give bitwise equal results."""
-        yield from self._compare_calls("from one call to the next", lambda part: [nullcontext()] * part.repeats)
+        yield from self._compare_calls_in_contexts(
+            "from one call to the next", lambda part: [nullcontext()] * part.repeats
+        )
 
     def check_threads(self) -> Iterator[Check]:
         """Check that one, two and three threads give bitwise equal results."""
-        yield from self._compare_calls(
+        yield from self._compare_calls_in_contexts(
             f"with {THREADS} threads", lambda part: map(part.p.framework.use_threads, THREADS)
         )
 
-    def _compare_calls(self, what: str, contexts: Callable[["CallChecks"], Iterable[Any]]) -> Iterator[Check]:
+    def _compare_calls_in_contexts(
+        self, what: str, contexts: Callable[["CallChecks"], Iterable[Any]]
+    ) -> Iterator[Check]:
         """Check that calls, each in a context, give bitwise equal results; name the framework function at fault."""
 
         def compare_repeated_calls(part: CallChecks) -> list[Check]:
@@ -140,17 +144,17 @@ class CallChecks(IdentityChecks):
         p, a = self.p, self._make_arguments()
         natives = [p.compute_native_results(order, a) for order in (0, *self.orders)]
 
-        def read_host_values() -> list[Arrays]:
+        def copy_results_to_host() -> list[Arrays]:
             return [[p.framework.to_host(v) for v in part if p.framework.is_array(v)] for part in natives]
 
-        before = read_host_values()
-        self._compute_results(self._make_arguments(p.perturb(p.x, 2.0**-30)))
-        yield from self._compare_bits("after another call, which overwrites them", [before, read_host_values()])
+        before = copy_results_to_host()
+        self._compute_results(self._make_arguments(p.perturb_randomly(p.x, 2.0**-30)))
+        yield from self._compare_bits("after another call, which overwrites them", [before, copy_results_to_host()])
 
     def check_history(self) -> Iterator[Check]:
         """Check that results are bitwise equal after calls with other inputs."""
         before = self._compute_results(self._make_arguments())
-        for point in (self.p.perturb(self.p.x, 2.0**-7), self.p.perturb(self.p.x, 2.0**-30)):
+        for point in (self.p.perturb_randomly(self.p.x, 2.0**-7), self.p.perturb_randomly(self.p.x, 2.0**-30)):
             with suppress(Exception):  # the point may be outside the domain
                 self._compute_results(self._make_arguments(point))
         yield from self._compare_bits(
@@ -163,7 +167,7 @@ class CallChecks(IdentityChecks):
         whole = self._compute_results(self._make_arguments(), 1)
         used = [k for k, w in enumerate(self.w) if w.size]
         for k in many if len(many) > 1 else ():
-            a = self._keep_single_values(directions=k, second_directions=k)
+            a = self._make_single_value_arguments(directions=k, second_directions=k)
             for order in self.orders:
                 one, joint = p.compute_derivatives(order, a, k)[0][0], p.compute_results(order, a)[k]
                 yield self._compare_with_joint_call(
@@ -171,7 +175,7 @@ class CallChecks(IdentityChecks):
                 )
 
         def compare_sum_with_joint(
-            order: int, what: str, choices: Sequence[Arguments], number: int | None = None
+            order: int, what: str, choices: Sequence[DerivativeArguments], number: int | None = None
         ) -> Iterator[Check]:
             """Check that the first `number` results of single calls add up to the results of a joint call."""
             joint = whole[order - 1][:number]
@@ -183,18 +187,21 @@ class CallChecks(IdentityChecks):
 
         for order in self.orders[1:] if len(many) > 1 else ():
             yield from compare_sum_with_joint(
-                order, "directions", [self._keep_single_values(directions=k) for k in many], len(many) + len(used)
+                order,
+                "directions",
+                [self._make_single_value_arguments(directions=k) for k in many],
+                len(many) + len(used),
             )
         if len(self.orders) == 3:
-            choices = [self._keep_single_values(second_directions=k, cotangent_directions=None) for k in many]
+            choices = [self._make_single_value_arguments(second_directions=k, cotangent_directions=None) for k in many]
             yield from compare_sum_with_joint(
-                3, "second directions", [*choices, self._keep_single_values(second_directions=None)]
+                3, "second directions", [*choices, self._make_single_value_arguments(second_directions=None)]
             )
         for order in self.orders if len(used) > 1 else ():
-            choices = [self._keep_single_values(cotangents=k, cotangent_directions=k) for k in used]
+            choices = [self._make_single_value_arguments(cotangents=k, cotangent_directions=k) for k in used]
             yield from compare_sum_with_joint(order, "outputs", choices, len(many))
 
-    def _keep_single_values(self, **numbers: int | None) -> Arguments:
+    def _make_single_value_arguments(self, **numbers: int | None) -> DerivativeArguments:
         """Return arguments in which each named group keeps only the value of the given number (None: no value)."""
         a = self._make_arguments()
         for group, k in numbers.items():
@@ -223,7 +230,7 @@ class CallChecks(IdentityChecks):
         here = self._compute_flat_results(self.p.make_arguments(*numbers), lowest)
         rounding = 0.0
         for _ in range(3):
-            near = self.p.make_arguments(*(self.p.perturb(a, EPSILON) for a in numbers))
+            near = self.p.make_arguments(*(self.p.perturb_randomly(a, EPSILON) for a in numbers))
             nearby = self._compute_flat_results(near, lowest)
             rounding = max(rounding, *(compute_relative_error(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
@@ -293,8 +300,8 @@ class CallChecks(IdentityChecks):
     def _compare_layouts(
         self,
         what: str,
-        plain: Arguments,
-        other: Arguments,
+        plain: DerivativeArguments,
+        other: DerivativeArguments,
         lowest: int,
         usual: Sequence[Sequence[float]],
         numbers: Sequence[Arrays] | None = None,
@@ -312,7 +319,7 @@ class CallChecks(IdentityChecks):
         try:
             results = self._compute_results(other, lowest)
         except Exception as error:  # any error is specific to this layout
-            worst, problem = math.inf, f"raises only in this layout: {message_of(error)}"
+            worst, problem = math.inf, f"raises only in this layout: {describe_exception(error)}"
         else:
             errors = [
                 (compute_relative_error(a, b, size), PARTS[lowest + part])

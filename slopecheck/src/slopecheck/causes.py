@@ -29,7 +29,7 @@ class ComponentComparison:
         """Return whether two arrays of components agree."""
         return bool((abs(given - differences) <= self.rounding + self.allowed + more).all())
 
-    def select(self, which: slice | np.ndarray) -> "ComponentComparison":
+    def select_components(self, which: slice | np.ndarray) -> "ComponentComparison":
         """Return a subset of the components."""
         return ComponentComparison(self.given[which], self.differences[which], self.rounding, self.allowed[which])
 
@@ -54,7 +54,7 @@ class ComponentComparison:
         return factor, unsure
 
 
-def _list_unit_factors(length: int) -> dict[str, float]:
+def _list_unit_mistake_factors(length: int) -> dict[str, float]:
     """Return the factors of common unit mistakes, by description, for a quantity in eV/Å^length."""
     from ase import units
 
@@ -86,7 +86,7 @@ def _describe_factor(
     return f"{text}: {causes[0]}" if len(causes) == 1 else text
 
 
-def _list_counting_factors(number: int) -> dict[str, float]:
+def _list_counting_mistake_factors(number: int) -> dict[str, float]:
     counts = {"each pair of atoms counted twice?": 2.0, "only one of the two atoms of each pair counted?": 0.5}
     per_atom = {"the number of atoms: an energy per atom?": number, "divided by the number of atoms?": 1 / number}
     return counts | (per_atom if number > 1 else {})
@@ -102,7 +102,10 @@ def guess_cause_in_forces(compared: ComponentComparison, forces: np.ndarray) -> 
     known = compared.find_common_factor(min(3, compared.given.size))
     if known is not None:
         return _describe_factor(
-            *known, _list_counting_factors(len(forces)), _list_unit_factors(1), *["another order of atoms?"] * order
+            *known,
+            _list_counting_mistake_factors(len(forces)),
+            _list_unit_mistake_factors(1),
+            *["another order of atoms?"] * order,
         )
     if order:
         return f"the force on atom {moved[0][0]} is in the row of atom {moved[0][1]}: another order of atoms?"
@@ -127,10 +130,10 @@ def guess_cause_in_stress(compared: ComponentComparison, number: int, volume: fl
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.find_common_factor(3)
     if known is not None:
-        return _describe_factor(*known, exact | _list_counting_factors(number), _list_unit_factors(3))
-    normal, shear = compared.select(slice(3)), compared.select(slice(3, 6))
+        return _describe_factor(*known, exact | _list_counting_mistake_factors(number), _list_unit_mistake_factors(3))
+    normal, shear = compared.select_components(slice(3)), compared.select_components(slice(3, 6))
     wrong = np.flatnonzero(~(abs(compared.given - compared.differences) <= compared.rounding + compared.allowed))
-    found, alone = [], compared.select(wrong).find_common_factor(1) if len(wrong) == 1 else None
+    found, alone = [], compared.select_components(wrong).find_common_factor(1) if len(wrong) == 1 else None
     if normal.components_agree(normal.given, normal.differences):
         factor, unsure = shear.find_common_factor(2) or (1.0, 0.0)
         texts = {2.0: "twice what differences give: Voigt factor?", 0.5: "half what differences give: Voigt factor?"}

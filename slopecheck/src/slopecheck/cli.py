@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slopecheck import __version__
-from slopecheck.terminal import Commands, FiniteFloatRange, make_escaping_console, print_escaped
+from slopecheck.terminal import CommandGroup, FiniteFloatRange, make_escaping_console, print_escaped
 
 if TYPE_CHECKING:
     from slopecheck.result import Result
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="slopecheck")
 def main() -> None:
     """Check derivatives by the slope of the error of central differences.
@@ -102,20 +102,20 @@ def function(
     and for a function that cannot be imported, 3 if no check failed and one is inconclusive.
     """
     from slopecheck.derivatives import check_derivatives
-    from slopecheck.loading import LoadError, load
-    from slopecheck.outcome import message_of
+    from slopecheck.loading import LoadError, import_function
+    from slopecheck.outcome import describe_exception
 
     def load_and_check_function(**keywords: Any) -> "Result":
-        own = load(name, "function")
-        given = [None if word is None else load(word, "derivative") for word in (vjp, vjp2, vjp3)]
+        own = import_function(name, "function")
+        given = [None if word is None else import_function(word, "derivative") for word in (vjp, vjp2, vjp3)]
         while given and given[-1] is None:
             given.pop()
         try:
-            inputs = load(arguments, "arguments")()
+            inputs = import_function(arguments, "arguments")()
         except LoadError:
             raise
         except Exception as error:  # the user's code may raise any exception
-            raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
+            raise LoadError(f"arguments {arguments!r} cannot be made: {describe_exception(error)}") from error
         derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
         keywords |= {"order": order, "framework": framework, "accuracy": accuracy, "calls": calls}
         return check_derivatives(own, inputs, vjp=derivatives, **keywords)
@@ -143,12 +143,12 @@ def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options
     and for a factory that cannot be imported, 3 if no check failed and one is inconclusive.
     """
     from slopecheck.calculators import check_calculator
-    from slopecheck.loading import load
+    from slopecheck.loading import import_function
     from slopecheck.structures import read_atoms
 
     def load_and_check_calculator(**keywords: Any) -> "Result":
         structures, names = [read_atoms(file) for file in files], [Path(file).name for file in files]
-        return check_calculator(load(name, "factory"), structures, names=names, **keywords)
+        return check_calculator(import_function(name, "factory"), structures, names=names, **keywords)
 
     _check_report_and_exit(ctx, name, load_and_check_calculator, **options)
 
@@ -170,7 +170,7 @@ def _check_report_and_exit(
     from slopecheck.loading import LoadError
     from slopecheck.report import read
 
-    def print_table(result: "Result", all_of_it: bool) -> None:
+    def print_result_table(result: "Result", all_of_it: bool) -> None:
         result.name = name
         print_escaped(result.table(all_of_it))
 
@@ -185,8 +185,8 @@ def _check_report_and_exit(
     except KeyboardInterrupt as interrupt:
         if known := getattr(interrupt, "result", None):
             with suppress(OSError):  # the terminal may have been closed
-                print_table(known, True)
-                print_escaped(f"{progress.describe_counts(known.checks)}, then interrupted")
+                print_result_table(known, True)
+                print_escaped(f"{progress.describe_check_counts(known.checks)}, then interrupted")
         raise
     except LoadError as error:
         if error.__cause__:
@@ -195,19 +195,19 @@ def _check_report_and_exit(
     except (ValueError, TypeError, ImportError, OSError) as error:
         text = str(error).removeprefix("check_calculator: ").removeprefix("check_derivatives: ")
         raise click.UsageError(text) from error
-    print_table(result, every)
+    print_result_table(result, every)
     written = _compare_and_write_report(result, folder, earlier)
     ctx.exit({"passed": 0, "failed": 1, "inconclusive": 3}[result.verdict] if written else 1)
 
 
 def _compare_and_write_report(result: "Result", folder: Path | None, earlier: dict[str, Any] | None) -> bool:
     """Print what changed since an earlier report, and write the new one; return whether it could be written."""
-    from slopecheck.compare import compare
+    from slopecheck.compare import compare_reports
     from slopecheck.console import print_comparison
     from slopecheck.report import checks_of, replace_files
 
     if earlier:
-        changes = compare(earlier, checks_of(earlier), result.report(), result.checks, result.terms)
+        changes = compare_reports(earlier, checks_of(earlier), result.report(), result.checks, result.terms)
         print_comparison(make_escaping_console(), changes)
     if folder is None:
         return True

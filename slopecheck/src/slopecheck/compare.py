@@ -17,7 +17,7 @@ NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReportComparison:
     """Differences between an earlier report and this one."""
 
     date: str  # date of the earlier report
@@ -33,7 +33,7 @@ class Comparison:
     gone: Counter[tuple[str, str, str]]
 
 
-def _key_by_name(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
+def _index_checks_by_name(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
     """Return checks by name and number; checks of the same name are numbered from 0."""
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
@@ -58,14 +58,14 @@ def _look_up_setting(report: Mapping[str, Any], place: Sequence[str]) -> str:
     return "none" if value is None else str(value)
 
 
-def compare(
+def compare_reports(
     earlier: Mapping[str, Any],
     earlier_checks: Sequence[Check],
     report: Mapping[str, Any],
     checks: Sequence[Check],
     terms: ReportTerms,
     asked: tuple[Collection[str], Collection[str], Collection[str]] | None = None,
-) -> Comparison:
+) -> ReportComparison:
     """Compare two reports and their checks.
 
     `asked` holds the operators, backends and dtypes of this run; earlier checks of any other are ignored.
@@ -75,10 +75,10 @@ def compare(
         earlier_checks = [
             c for c in earlier_checks if c.operator in operators and c.backend in backends and c.dtype in dtypes
         ]
-    before, after = _key_by_name(earlier_checks), _key_by_name(checks)
+    before, after = _index_checks_by_name(earlier_checks), _index_checks_by_name(checks)
     pairs = [(before[key], after[key]) for key in after if key in before]
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
-    return Comparison(
+    return ReportComparison(
         date=_look_up_setting(earlier, ("date",)),
         commit=_look_up_setting(earlier, terms.influences["commit"]) if "commit" in terms.influences else "",
         influences=[

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slopecheck.compare import FACTOR, Comparison
-from slopecheck.failures import group_failures, group_not_offered
+from slopecheck.compare import FACTOR, ReportComparison
+from slopecheck.failures import group_checks_not_offered, group_failures
 from slopecheck.record import Check
-from slopecheck.summary import format_number, summarise
+from slopecheck.summary import format_number, make_summary_rows
 from slopecheck.terminal import format_pass_mark
 from slopecheck.terms import ReportTerms
 
@@ -31,7 +31,7 @@ def make_empty_table(
 def print_summary(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Print a row for each backend and dtype under each operator, within 80 columns."""
     table = make_empty_table(("operator, backend", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
-    for operator, rows in groupby(summarise(checks, terms), key=lambda row: row.operator):
+    for operator, rows in groupby(make_summary_rows(checks, terms), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
         for row in rows:
             numbers = (
@@ -62,9 +62,9 @@ def print_failures(console: Console, checks: Sequence[Check], terms: ReportTerms
         console.print()
 
 
-def print_not_offered(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
+def print_checks_not_offered(console: Console, checks: Sequence[Check], terms: ReportTerms) -> None:
     """Print which checks a user's function does not offer, and why."""
-    groups = group_not_offered(checks, terms)
+    groups = group_checks_not_offered(checks, terms)
     for w in groups:
         console.print(f"Not offered by {escape(w.backend)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
         console.print(f"      {escape(w.where)}", style="dim")
@@ -80,7 +80,7 @@ def _make_changes_table(title: str, changes: Sequence[tuple[Check, Check]]) -> T
     return table
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
+def print_comparison(console: Console, comparison: ReportComparison) -> None:
     """Print what changed since an earlier report."""
     commit = f", commit {escape(comparison.commit[:12])}" * bool(comparison.commit)
     console.print(f"[bold]Changes since {escape(comparison.date)}{commit}[/]")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slopecheck.exact import dot_with_magnitude, subtract_with_error
-from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess
+from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess_error_slope
 from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
 
 Scalar = Callable[[np.ndarray], float]  # a function of one input; other inputs are fixed
@@ -45,7 +45,7 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
 
 
 @dataclass(frozen=True)
-class RoundedArray:
+class ArrayWithRounding:
     """An array and the estimated rounding errors of its elements.
 
     `seen` is the full change of the array when the last bits of the inputs change; `rounding` may be limited to less. A
@@ -125,7 +125,7 @@ class GradientClaim:
     """
 
     phi: Scalar
-    gradient: RoundedArray
+    gradient: ArrayWithRounding
     x: np.ndarray
     noise: float
     least: float = 0.0
@@ -160,7 +160,7 @@ class GradientClaim:
             floors.append(MARGIN * (rounding / size + 2.0**-50))
             truncation = (h * turning) ** 2 if h * turning < SHORT else math.inf
             doubts.append(MARGIN * (doubt / size + 2.0**-50 + truncation))
-        return _assess_errors(errors, floors, doubts, self.describe_jump_or_kink(v), sensitive)
+        return _assess_error_curve(errors, floors, doubts, self.describe_jump_or_kink(v), sensitive)
 
     def describe_jump_or_kink(self, v: np.ndarray) -> str:
         """Describe the values on both sides of a jump, or the slopes on both sides of a kink; "" elsewhere."""
@@ -212,7 +212,7 @@ class GradientClaim:
         unit = v.flat[elements]
         size = abs(unit)
         claim = float(gradient.values.flat[elements] @ unit)
-        doubt = RoundedArray(gradient.values.flat[elements], gradient.full_rounding.flat[elements])
+        doubt = ArrayWithRounding(gradient.values.flat[elements], gradient.full_rounding.flat[elements])
         for h in steps:
             slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
             for step in (h, h / 2):
@@ -243,9 +243,9 @@ class GradientClaim:
         bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
         return replace(best, decided=sure[1] > sure[0], bent=bent)
 
-    def estimate_slope(self, v: np.ndarray) -> tuple[float, float]:
+    def estimate_slope_with_tolerance(self, v: np.ndarray) -> tuple[float, float]:
         """Return the derivative along `v` from differences, and its tolerance."""
-        nothing = RoundedArray(np.zeros_like(self.x), np.zeros_like(self.x))
+        nothing = ArrayWithRounding(np.zeros_like(self.x), np.zeros_like(self.x))
         part = replace(self, gradient=nothing, least=0.0)._compare_at_given_steps(v, NEAR)
         return part.difference, part.allowed
 
@@ -305,7 +305,7 @@ class GradientClaim:
         return f"{what} is {value:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
 
 
-def _assess_errors(
+def _assess_error_curve(
     signed: list[float], floors: list[float], doubts: list[float], sides: str, sensitive: float = SENSITIVE
 ) -> CurveVerdict:
     errors = [abs(error) for error in signed]
@@ -313,7 +313,7 @@ def _assess_errors(
     truncation = errors[0] / STEPS[0] ** 2
     reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
     tolerance = max(BEST, 4 * reachable if math.isfinite(reachable) else 0.0)
-    curves = [assess(STEPS[k:], errors[k:], floors[k:], None) for k in range(len(STEPS) - FEWEST + 1)]
+    curves = [assess_error_slope(STEPS[k:], errors[k:], floors[k:], None) for k in range(len(STEPS) - FEWEST + 1)]
     first = curves[0]
     for start, curve in enumerate([] if sides else curves):
         if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= sensitive:
@@ -322,7 +322,7 @@ def _assess_errors(
     doubt, error = min((d, e) for d, e in zip((*doubts, math.inf), (*errors, 0.0), strict=True) if math.isfinite(e))
     beyond = np.count_nonzero(np.isfinite(errors)) < FEWEST
     power = max((curve.order or 0.0 for curve in curves), default=0.0)
-    limits = _extrapolate_limits(signed, floors) if power >= SHALLOW and not sides else []
+    limits = _extrapolate_error_limits(signed, floors) if power >= SHALLOW and not sides else []
     for k, (limit, bound) in enumerate(limits):
         if bound <= sensitive and limit <= BEST and all(a <= max(BEST, b) for a, b in limits[k:]):
             remark = f"the error falls with the power {power:.2f} of the step, towards {limit:.0e}"
@@ -343,7 +343,7 @@ def _assess_errors(
     return CurveVerdict(points, math.inf, tolerance, first.order, problem, "")
 
 
-def _extrapolate_limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
+def _extrapolate_error_limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
     """Return estimates of the error's limit for small steps, and the effect of rounding on each, largest steps first.
 
     From errors a + b h^p at three steps, each a quarter of the previous one, Aitken's extrapolation gives the limit a

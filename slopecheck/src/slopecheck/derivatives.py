@@ -16,7 +16,7 @@ from slopecheck.numbers import NanAndFloat32Checks
 from slopecheck.problem import DerivativeCountError, FunctionAtPoint
 from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
-from slopecheck.running import CALL, PATIENCE, Plan, parse_inconclusive_option, parse_skip_and_timeout
+from slopecheck.running import CALL, PATIENCE, CheckPlan, parse_inconclusive_option, parse_skip_and_timeout
 
 LEAST = 100  # smallest accepted limit on the number of calls
 
@@ -160,7 +160,7 @@ def check_derivatives(
     framework = framework or find_framework_name(inputs)
     name = getattr(function, "__name__", type(function).__name__)
     result = Result(name, seed=seed, allowed=allowed)
-    make = partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed, accuracy, calls)
+    make = partial(_FunctionPlan, name, function, inputs, order, framework, vjp, skip, seed, accuracy, calls)
     result.skipped = result.run_checks(make, timeout).skip
     if raises and not result.passed:
         raise DerivativeError(result)
@@ -176,7 +176,7 @@ class FunctionChecks(DifferenceChecks, CallChecks, NanAndFloat32Checks):
             self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
             self.repeats = max(3, int(share * REPEATS))
 
-    def estimate_calls(self, kinds: Sequence[str]) -> int:
+    def estimate_num_calls(self, kinds: Sequence[str]) -> int:
         """Return the approximate number of calls that checks of these kinds make."""
         orders, total = len(self.orders), 0
         for x in (x for x in self.p.x if x.size):
@@ -188,7 +188,7 @@ class FunctionChecks(DifferenceChecks, CallChecks, NanAndFloat32Checks):
         return total + (1 + orders) * (self.repeats + 40) * ("repeat" in kinds)
 
 
-class _Plan(Plan):
+class _FunctionPlan(CheckPlan):
     """The checks of a function, ordered by kind and order."""
 
     def __init__(
@@ -233,9 +233,9 @@ class _Plan(Plan):
     def num_calls(self) -> int:
         return self.problem.calls
 
-    def estimate_cost(self) -> tuple[int, str]:
+    def estimate_calls_and_cost(self) -> tuple[int, str]:
         """Return the estimated number of calls of all checks, and a description of their cost, after the first call."""
-        total, each = self.checks.estimate_calls([kind for _, kind in self.steps]), self.checks.seconds
+        total, each = self.checks.estimate_num_calls([kind for _, kind in self.steps]), self.checks.seconds
         return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
             total * each > PATIENCE
         )
@@ -245,7 +245,7 @@ class _Plan(Plan):
         """The checks, cached because problem, name and order do not change; creating them calls the function."""
         checks = FunctionChecks(self.problem, self.name, self.order, self.accuracy)
         if self.limit is not None:
-            checks.reduce_calls(self.limit / checks.estimate_calls([kind for _, kind in self.steps]))
+            checks.reduce_calls(self.limit / checks.estimate_num_calls([kind for _, kind in self.steps]))
         return checks
 
     def run_step(self, number: int) -> Iterator[Check]:

@@ -44,14 +44,14 @@ class DifferenceChecks(IdentityChecks):
                 note = f"{number} of {self.y[k].size} elements change by their rounding; {BETTER}"
                 yield self.make_check(1, f"output {k}", math.inf, 0.0, note, inconclusive=True)
         gradients, scale = self.compute_gradients_with_rounding(order), self.sum_term_magnitudes(order)
-        if not math.isfinite(self.evaluate_scalar_function(order, p.x)[0]):
+        if not math.isfinite(self.evaluate_weighted_sum(order, p.x)[0]):
             yield self.make_check(order, "all inputs", math.inf, 0.0, f"the {PARTS[order - 1]} are not finite")
             return
         failed = False
         for k, (x, g) in enumerate(zip(p.x, gradients, strict=True)):
             if not x.size:
                 continue
-            start, phi = time.perf_counter(), self._restrict_to_input(order, k)
+            start, phi = time.perf_counter(), self._restrict_sum_to_input(order, k)
             v, sizes = (
                 p.draw_direction(x, g.values),
                 np.maximum(abs(x), max(compute_rms_or_one(x), 1e-3 * float(abs(x).max()))),
@@ -66,7 +66,7 @@ class DifferenceChecks(IdentityChecks):
                 near = replace(claim, noise=self._estimate_noise(phi, x, zoom * narrow, scale))
                 own = near.compare_over_steps(zoom * narrow, scale, self.max_hidden_error)
                 verdict = min(verdict, own, key=lambda f: (bool(f.problem), f.inconclusive))
-                if not verdict.problem or not (zoom < 1 or _is_steep(verdict)):
+                if not verdict.problem or not (zoom < 1 or _needs_smaller_steps(verdict)):
                     break
             if not elements.passed:
                 claim = replace(claim, noise=self._estimate_noise(phi, x, narrow, scale))
@@ -76,11 +76,11 @@ class DifferenceChecks(IdentityChecks):
                     elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
                 )
             if elements.failed:
-                guess = _guess_cause(claim, np.where(x == 0, sizes, abs(x)))
+                guess = _guess_gradient_cause(claim, np.where(x == 0, sizes, abs(x)))
                 elements = replace(elements, note="; ".join(filter(None, [elements.note, guess])))
             note = f"{elements.note}; {verdict.note}" if elements.failed and verdict.problem else verdict.note
             coarse = claim.noise > COARSE_VALUES * scale > 0
-            if coarse and not (verdict.problem or self.accuracy) and _has_steps(phi, x, narrow):
+            if coarse and not (verdict.problem or self.accuracy) and _has_staircase_values(phi, x, narrow):
                 size = claim.noise / scale
                 note = f"values are rounded to {size:.0e} of their size, as by float32; float64 would decide"
                 verdict = replace(verdict, inconclusive=True)
@@ -96,7 +96,7 @@ class DifferenceChecks(IdentityChecks):
 
     def sum_term_magnitudes(self, order: int) -> float:
         """Return the sum of |terms| of the scalar functions of this order and all lower orders."""
-        return sum(self.evaluate_scalar_function(lower, self.p.x)[1] for lower in range(1, order + 1))
+        return sum(self.evaluate_weighted_sum(lower, self.p.x)[1] for lower in range(1, order + 1))
 
     @property
     def max_hidden_error(self) -> float:
@@ -115,7 +115,7 @@ class DifferenceChecks(IdentityChecks):
             of_inputs = zip(
                 p.compute_results(order, self._make_arguments(x)), map(compute_rms_or_one, p.x), strict=False
             )
-            scale = LEAST * self.evaluate_scalar_function(1, p.x)[1]
+            scale = LEAST * self.evaluate_weighted_sum(1, p.x)[1]
             large = [np.where(abs(a) * size > scale, a, 0.0) for a, size in of_inputs]
             return [*(p.compute_outputs(x) if order == 1 else ()), *large]
 
@@ -140,7 +140,7 @@ class DifferenceChecks(IdentityChecks):
         gradients, scale = there.compute_gradients_with_rounding(order), there.sum_term_magnitudes(order)
         for k, (x, g) in enumerate(zip(there.p.x, gradients, strict=True)):
             if x.size:
-                phi, v = there._restrict_to_input(order, k), there.p.draw_direction(x, g.values)
+                phi, v = there._restrict_sum_to_input(order, k), there.p.draw_direction(x, g.values)
                 v = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
                 part = GradientClaim(phi, g, x, self._estimate_noise(phi, x, v, scale)).compare_at_best_step(v)
                 wrong = part.error_ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
@@ -188,12 +188,12 @@ class DifferenceChecks(IdentityChecks):
         return self.make_check(order, label, ratio, 1.0, kind="elements", note=note, inconclusive=unsure)
 
 
-def _guess_cause(claim: GradientClaim, sizes: np.ndarray) -> str:
+def _guess_gradient_cause(claim: GradientClaim, sizes: np.ndarray) -> str:
     """Guess the cause of a wrong gradient from its first elements."""
     x, g = claim.x, claim.gradient
     number = min(x.size, GUESSED)
     units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(number)]
-    slopes, allowed = np.array([claim.estimate_slope(unit) for unit in units]).T / sizes.flat[:number]
+    slopes, allowed = np.array([claim.estimate_slope_with_tolerance(unit) for unit in units]).T / sizes.flat[:number]
     given = g.values.flat[:number]
     square = x.ndim == 2 and x.shape[0] == x.shape[1] > 1
     transposed = g.values.T.flat[:number] if square else None
@@ -204,12 +204,12 @@ def _guess_cause(claim: GradientClaim, sizes: np.ndarray) -> str:
     )
 
 
-def _is_steep(verdict: CurveVerdict) -> bool:
+def _needs_smaller_steps(verdict: CurveVerdict) -> bool:
     """Return whether steps leave the domain or are too long for a steep function."""
     return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
 
 
-def _has_steps(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
+def _has_staircase_values(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
     """Return whether values form steps, as float32 values do.
 
     Fourth differences of a steep function fall faster with the spacing; float64 rounding shows at any spacing.

@@ -19,7 +19,7 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def version_of(package: str) -> str | None:
+def find_package_version(package: str) -> str | None:
     """Return the version of an installed package; None if it is not installed."""
     try:
         return version(package)
@@ -32,14 +32,14 @@ def collect_versions(packages: Iterable[str]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", "),
-        "packages": {name: version_of(name) for name in packages},
+        "packages": {name: find_package_version(name) for name in packages},
     }
 
 
-def collect() -> dict[str, Any]:
+def collect_environment() -> dict[str, Any]:
     """Return the environment as a report stores it, ready for JSON."""
     return {
-        "slopecheck": {"version": version_of("slopecheck")},
+        "slopecheck": {"version": find_package_version("slopecheck")},
         **collect_versions(PACKAGES),
         "cpu": {"model": cpu_model()},
     }

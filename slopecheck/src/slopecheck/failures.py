@@ -40,7 +40,7 @@ class FailureGroup:
     trace: str = ""
 
 
-def _find_reason(check: Check, terms: ReportTerms) -> str:
+def _find_failure_reason(check: Check, terms: ReportTerms) -> str:
     """Return the note, without a leading operator name, if it gives the reason of the failure, else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
@@ -53,19 +53,19 @@ def group_failures(checks: Sequence[Check], terms: ReportTerms) -> list[FailureG
 
     def find_group_key(check: Check) -> tuple[str, str, str]:
         # Ignore numbers, which differ between cases with the same mistake.
-        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _find_reason(check, terms))
+        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _find_failure_reason(check, terms))
         return check.operator, check.backend, reason or check.kind
 
     return [
-        _summarise_group(group, checks, terms)
+        _make_failure_group(group, checks, terms)
         for group in group_by((c for c in checks if c.failed), find_group_key).values()
     ]
 
 
-def _summarise_group(group: Sequence[Check], checks: Sequence[Check], terms: ReportTerms) -> FailureGroup:
+def _make_failure_group(group: Sequence[Check], checks: Sequence[Check], terms: ReportTerms) -> FailureGroup:
     first, largest = group[0], find_worst_check(group)
     assert largest is not None
-    kinds, reason = Counter(c.kind for c in group), _find_reason(first, terms)
+    kinds, reason = Counter(c.kind for c in group), _find_failure_reason(first, terms)
     similar = [c for c in checks if (c.operator, c.backend) == (first.operator, first.backend) and c.kind in kinds]
     cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
     dtypes = dict.fromkeys(c.dtype for c in group)
@@ -93,7 +93,7 @@ def _summarise_group(group: Sequence[Check], checks: Sequence[Check], terms: Rep
     )
 
 
-def group_not_offered(checks: Sequence[Check], terms: ReportTerms) -> list[FailureGroup]:
+def group_checks_not_offered(checks: Sequence[Check], terms: ReportTerms) -> list[FailureGroup]:
     """Group the checks that were not offered by the reason."""
 
     def find_group_key(check: Check) -> tuple[str, str, str]:

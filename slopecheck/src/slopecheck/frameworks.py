@@ -187,12 +187,12 @@ class Torch(Framework):
         found: list[tuple[str, Framework, list[Any]]] = []
         takes = self.is_array
 
-        class Recorder(TorchFunctionMode):
+        class FunctionCallRecorder(TorchFunctionMode):
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 names, values = list(kwargs or {}), [*args, *(kwargs or {}).values()]
                 at = [i for i, v in enumerate(values) if takes(v)]
 
-                def call_with_arrays(*arrays: Any) -> Any:
+                def call_with_replaced_arrays(*arrays: Any) -> Any:
                     given = list(values)
                     for i, array in zip(at, arrays, strict=True):
                         given[i] = array
@@ -200,11 +200,11 @@ class Torch(Framework):
 
                 name = resolve_name(function) or ""
                 if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` itself depends on layouts
-                    found.append((name, Torch(call_with_arrays), [values[i].detach() for i in at]))
+                    found.append((name, Torch(call_with_replaced_arrays), [values[i].detach() for i in at]))
                 return function(*args, **(kwargs or {}))
 
         def call_while_recording(*inputs: Any) -> Any:
-            with Recorder():
+            with FunctionCallRecorder():
                 return self.function(*inputs)
 
         Torch(call_while_recording).compute_outputs(inputs)
@@ -293,7 +293,7 @@ class Jax(Framework):
         used = [g is not None for g in factors[0]]  # the other outputs have no cotangent and are left out
         at, weights = tuple(inputs[i] for i in wanted), tuple(itertools.compress(factors[0], used))
 
-        def compute_used_outputs(*values: Any) -> tuple[Any, ...]:
+        def compute_outputs_with_cotangents(*values: Any) -> tuple[Any, ...]:
             arguments = dict(enumerate(inputs)) | dict(zip(wanted, values, strict=True))
             return tuple(y for y, use in zip(as_tuple(self.function(*arguments.values())), used, strict=True) if use)
 
@@ -301,7 +301,7 @@ class Jax(Framework):
             """Return gradients of sum <last argument, result> with respect to the other arguments."""
             return self.jax.vjp(function, *arguments[:-1])[1](arguments[-1])
 
-        function: Function = lambda values, weights: compute_vjp(compute_used_outputs, *values, weights)  # noqa: E731
+        function: Function = lambda values, weights: compute_vjp(compute_outputs_with_cotangents, *values, weights)  # noqa: E731
         arguments: list[Any] = [at, weights]
         if order >= 2:
             function = partial(compute_vjp, function)

@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from slopecheck.curves import BETTER, RoundedArray
-from slopecheck.problem import DERIVATIVES, Arguments, Arrays, FunctionAtPoint, InvalidResultError, dot_with_magnitude
+from slopecheck.curves import BETTER, ArrayWithRounding
+from slopecheck.problem import (
+    DERIVATIVES,
+    Arrays,
+    DerivativeArguments,
+    FunctionAtPoint,
+    InvalidResultError,
+    dot_with_magnitude,
+)
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, ROUNDING, UNSURE
 
@@ -46,18 +53,18 @@ class IdentityChecks:
         if not any(y.size for y in self.y):
             raise InvalidResultError("no output has an element of a floating dtype")
         self.u = [problem.draw_direction(x) for x in problem.x]
-        self.sizes, self.lost = self._estimate_output_sizes()
-        self.w = self._draw_weights()
+        self.sizes, self.lost = self._estimate_output_magnitudes()
+        self.w = self._draw_scaled_cotangents()
         # Third derivatives differentiate a sum of second derivatives with these directions and output weights.
         third = order == 3
         self.v = [problem.draw_direction(x) for x in problem.x] if third else []
-        self.h = self._draw_weights() if third else []
+        self.h = self._draw_scaled_cotangents() if third else []
         self.still = [np.zeros_like(w) for w in self.h]  # zeros in place of `h`
         self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives other than the inputs
         # Cached random points and their outputs; the function and the seed do not change during these checks.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
 
-    def _estimate_output_sizes(self) -> tuple[Arrays, list[int]]:
+    def _estimate_output_magnitudes(self) -> tuple[Arrays, list[int]]:
         """Return the size of each output element, a power of two, and how many elements of each output rounding hides.
 
         The size is the largest of the element, its extrapolated change for a step of the size of the inputs, and its
@@ -67,7 +74,7 @@ class IdentityChecks:
         steps = [
             (h, p.compute_outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)
         ]
-        near = [p.compute_outputs(p.perturb(p.x, EPSILON)) for _ in range(3)]
+        near = [p.compute_outputs(p.perturb_randomly(p.x, EPSILON)) for _ in range(3)]
         for k, y in enumerate(self.y):
             moves = [abs(outputs[k] - y) / h for h, outputs in steps if outputs[k].shape == y.shape]
             own = np.max([np.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0) for a in (abs(y), *moves)], axis=0)
@@ -85,7 +92,7 @@ class IdentityChecks:
             sizes.append(np.exp2(np.clip(np.floor(np.log2(size)), -1000, 1000)))
         return sizes, lost
 
-    def _draw_weights(self) -> Arrays:
+    def _draw_scaled_cotangents(self) -> Arrays:
         """Return random cotangents, scaled so that all output elements count equally."""
         return [w / size for w, size in zip(self.p.draw_cotangents(self.y), self.sizes, strict=True)]
 
@@ -100,15 +107,15 @@ class IdentityChecks:
     def _name_input(self, k: int) -> str:
         return self.p.floating_input_names[k]
 
-    def _make_arguments(self, x: Arrays | None = None) -> Arguments:
+    def _make_arguments(self, x: Arrays | None = None) -> DerivativeArguments:
         """Return new native arguments at the point `x` (default: the original point)."""
         return self.p.make_arguments(self.p.x if x is None else x, *self.rest)
 
-    def _compute_results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
+    def _compute_results(self, a: DerivativeArguments, lowest: int = 0) -> list[Arrays]:
         """Return the outputs (order 0) and derivatives of each order from `lowest` on."""
         return [self.p.compute_results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
-    def _compute_flat_results(self, a: Arguments, lowest: int = 0) -> Arrays:
+    def _compute_flat_results(self, a: DerivativeArguments, lowest: int = 0) -> Arrays:
         """Return the outputs and derivatives of all orders from `lowest` on in one list."""
         return list(itertools.chain(*self._compute_results(a, lowest)))
 
@@ -127,7 +134,7 @@ class IdentityChecks:
             return f"cotangent {number - inputs}"
         return f"direction of {self._name_input(number - inputs - cotangents)}"
 
-    def evaluate_scalar_function(self, order: int, x: Arrays) -> tuple[float, float]:
+    def evaluate_weighted_sum(self, order: int, x: Arrays) -> tuple[float, float]:
         """Return the value of a scalar function for finite differences, and the sum of its |terms|.
 
         The function is sum <w, outputs> for order 1, sum <u, gradients> for order 2, and sum <v, second derivatives
@@ -136,7 +143,7 @@ class IdentityChecks:
         """
         if order == 1:
             return dot_with_magnitude(self.w, self.p.compute_outputs(x))
-        factor = self._draw_factor()
+        factor = self._draw_factor_near_one()
         weights = [factor * w for w in self.w]
         if order == 2:
             value, scale = dot_with_magnitude(self.u, self.p.compute_gradients(x, weights))
@@ -144,7 +151,7 @@ class IdentityChecks:
             value, scale = dot_with_magnitude(self.v, self.p.compute_second_derivatives(x, weights, self.u)[0])
         return value / factor, scale / factor
 
-    def _draw_factor(self) -> float:
+    def _draw_factor_near_one(self) -> float:
         """Return a random number from 1 + 2^-40 to 1 + 2^-32."""
         return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
 
@@ -154,29 +161,29 @@ class IdentityChecks:
         `relative` is the size of random relative perturbations of all arguments. The cotangents are multiplied by
         `factor`, and the results are divided by `factor`.
         """
-        x, w, u, v = (self.p.perturb(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
+        x, w, u, v = (self.p.perturb_randomly(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
         gradients = self.p.compute_results(order, self.p.make_arguments(x, [factor * a for a in w], u, v, self.still))
         return [g / factor for g in gradients[: len(x)]]
 
-    def compute_gradients_with_rounding(self, order: int) -> list[RoundedArray]:
+    def compute_gradients_with_rounding(self, order: int) -> list[ArrayWithRounding]:
         """Return the gradients, with rounding errors estimated from changes in the last bits of all arguments."""
         repeated = [self.compute_gradients(order, EPSILON) for _ in range(3)]
-        repeated += [self.compute_gradients(order, factor=self._draw_factor()) for _ in range(3)]
+        repeated += [self.compute_gradients(order, factor=self._draw_factor_near_one()) for _ in range(3)]
         rounded = []
         for k, g in enumerate(self.compute_gradients(order)):
             seen = np.max([abs(other[k] - g) for other in repeated], axis=0) + EPSILON * abs(g)
             largest = abs(g).max(initial=0)
             believed = np.minimum(seen, UNSURE * largest) + self.accuracy * largest
-            rounded.append(RoundedArray(g, believed, np.nan_to_num(seen, posinf=0.0)))
+            rounded.append(ArrayWithRounding(g, believed, np.nan_to_num(seen, posinf=0.0)))
         return rounded
 
-    def _restrict_to_input(self, order: int, k: int) -> Callable[[np.ndarray], float]:
+    def _restrict_sum_to_input(self, order: int, k: int) -> Callable[[np.ndarray], float]:
         """Return the scalar function of an order as a function of input `k` only."""
 
-        def evaluate_at_input(value: np.ndarray) -> float:
-            return self.evaluate_scalar_function(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
+        def evaluate_sum_at_input(value: np.ndarray) -> float:
+            return self.evaluate_weighted_sum(order, [value if i == k else x for i, x in enumerate(self.p.x)])[0]
 
-        return evaluate_at_input
+        return evaluate_sum_at_input
 
     def check_adjoint(self, order: int) -> Iterator[Check]:
         """Check the adjoint identities, which hold because sums are linear in cotangents and directions.
@@ -187,7 +194,7 @@ class IdentityChecks:
         derivative with respect to x along z, v and z may be exchanged in the first term, and the second term gives a
         second derivative.
         """
-        p, other = self.p, self._draw_weights()
+        p, other = self.p, self._draw_scaled_cotangents()
         if order == 2:
 
             def compute_both_sides(x: Arrays, w: Arrays, u: Arrays, other: Arrays) -> Sides:
@@ -228,7 +235,7 @@ class IdentityChecks:
                 of_v[1] + of_h[1],
             )
 
-        last = self._sum_magnitudes_below([self.w, self.h, other], [self.u, self.v, z])
+        last = self._sum_lower_order_magnitudes([self.w, self.h, other], [self.u, self.v, z])
         for field, three in {
             "cotangents": compute_sides_in_cotangents,
             "directions": compute_sides_in_directions,
@@ -254,10 +261,12 @@ class IdentityChecks:
                 for *first, last in itertools.permutations(directions)
             )
 
-        below = self._sum_magnitudes_below([self.w], directions, order)
+        below = self._sum_lower_order_magnitudes([self.w], directions, order)
         yield self._check_identity(order, "all inputs", compute_permuted_sums, [self.w, *directions], below)
 
-    def _sum_magnitudes_below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
+    def _sum_lower_order_magnitudes(
+        self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3
+    ) -> float:
         """Return the sum of |terms| of all derivatives below an order, for these output weights and directions."""
         p, total = self.p, 0.0
         for w in weights:
@@ -283,7 +292,9 @@ class IdentityChecks:
         error = float(abs(apart).max()) / scale
         # Estimate rounding from small changes of all arguments. These hardly change the error of a wrong derivative.
         nudged = [
-            np.array(sides(*(self.p.perturb(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
+            np.array(sides(*(self.p.perturb_randomly(a, stir) for a in arguments)))[:, 0]
+            for stir in STIRS
+            for _ in range(2)
         ]
         rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
         rounding += self.accuracy

@@ -26,7 +26,7 @@ from typing import Any
 
 from slopecheck.loading import LoadError
 from slopecheck.record import Check
-from slopecheck.units import WorkUnit, make_missing_check, spoil_new_memory
+from slopecheck.units import WorkUnit, make_missing_check, poison_new_memory
 
 # Environment of processes that share the processors. Without it, NumPy's linear algebra libraries would start a thread
 # for every processor in each process, and waiting OpenMP threads would keep processors busy.
@@ -74,7 +74,7 @@ def _set_up_and_serve(serve: Callable[..., None], *arguments: Any) -> None:
 
 def _serve_units(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
     """In the child process, plan, then count or execute the units that the parent requests."""
-    spoil_new_memory()
+    poison_new_memory()
     try:
         units = merge_units(plan, requests)
     except ValueError as error:
@@ -102,7 +102,7 @@ def _limit_library_threads(processes: int) -> Iterator[None]:
             del os.environ[name]
 
 
-class Child:
+class ChildProcess:
     """A process that runs ``serve(connection, *arguments)``, and the parent's end of the connection.
 
     The method "fork" keeps the memory of this process; "spawn" starts a new
@@ -140,7 +140,7 @@ class Child:
         """Whether the time limit is exceeded."""
         return time.monotonic() >= self._end
 
-    def receive(self) -> Any:
+    def receive_message(self) -> Any:
         """Return the next message; raise `Ended` if the child has ended or exceeds the time limit."""
         with suppress(EOFError, OSError):
             while self.process.exitcode is None or self.connection.poll():
@@ -160,7 +160,7 @@ class Child:
         raise ChildEnded(f"the process that runs it {how}")
 
 
-class _Worker(Child):
+class _Worker(ChildProcess):
     """A process that plans and executes units; `asked` holds the numbers of its unanswered units."""
 
     def __init__(self, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
@@ -173,9 +173,9 @@ class _Worker(Child):
         with suppress(OSError):  # the child has ended; `receive` reports how it ended
             self.connection.send((what, numbers))
 
-    def receive_answer(self) -> tuple[int, Any]:
+    def receive_unit_answer(self) -> tuple[int, Any]:
         """Return the number of the first unanswered unit, and the child's answer."""
-        answer = self.receive()
+        answer = self.receive_message()
         return self.asked.popleft(), answer
 
 
@@ -194,7 +194,7 @@ class WorkerPool:
         with _limit_library_threads(processes):
             self._children = [_Worker(plan, requests) for _ in range(processes)]
         try:
-            replies = [child.receive() for child in self._children]
+            replies = [child.receive_message() for child in self._children]
         except ChildEnded:
             self._kill_children()
             raise
@@ -208,13 +208,13 @@ class WorkerPool:
         self._shares = [deque(cases[i::processes]) for i in range(processes)]
         for child, share in zip(self._children, self._shares, strict=True):
             child.request_units("count", [n for case in share for n in case])
-        counts = dict(child.receive_answer() for child in self._children for _ in range(len(child.asked)))
+        counts = dict(child.receive_unit_answer() for child in self._children for _ in range(len(child.asked)))
         self.units = [
             WorkUnit(label, weight, partial(int, counts[n]), list, group)
             for n, (label, weight, group) in enumerate(listed)
         ]
 
-    def execute(self) -> Iterator[tuple[WorkUnit, list[Check]]]:
+    def execute_units(self) -> Iterator[tuple[WorkUnit, list[Check]]]:
         """Execute the units and yield each with its checks; the units of a case run in order in one process.
 
         If a process ends or exceeds the time limit, its unit gets a failed check and all remaining units are skipped.
@@ -228,7 +228,7 @@ class WorkerPool:
                     if child.connection in ready or child.process.exitcode is not None or child.exceeds_time_limit:
                         unit = self.units[child.asked[0]]
                         try:
-                            _, checks = child.receive_answer()
+                            _, checks = child.receive_unit_answer()
                         except ChildEnded as error:
                             note = f"{error} ({unit.label})"
                             yield unit, [make_missing_check("", "", "float64", unit.label, math.inf, note)]

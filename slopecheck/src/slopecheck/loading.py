@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from slopecheck.outcome import message_of
+from slopecheck.outcome import describe_exception
 
 
 class LoadError(ValueError):
     """The import of a function's module failed; the cause is chained."""
 
 
-def load(name: str, what: str) -> Callable[..., Any]:
+def import_function(name: str, what: str) -> Callable[..., Any]:
     """Import a function named ``"mymodule:function"`` or ``"package.module:Class.method"``.
 
     The current directory is searched first. Raises ValueError, with a text that begins with `what`, if the name is
@@ -32,7 +32,7 @@ def load(name: str, what: str) -> Callable[..., Any]:
     except BaseException as error:  # importing a user's module may raise any exception, even SystemExit
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
-        raise kind(f"{what} {name!r} cannot be loaded: {message_of(error)}") from error
+        raise kind(f"{what} {name!r} cannot be loaded: {describe_exception(error)}") from error
     if not callable(value):
         raise ValueError(f"{what} {name!r} is a {type(value).__name__}; expected a function")
     return value

@@ -7,7 +7,7 @@ import numpy as np
 
 from slopecheck.curves import BETTER
 from slopecheck.identities import IdentityChecks, find_largest_magnitude
-from slopecheck.outcome import message_of
+from slopecheck.outcome import describe_exception
 from slopecheck.problem import DERIVATIVES, Arrays, compute_rms_or_one, dot_with_magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING
@@ -40,7 +40,9 @@ class NanAndFloat32Checks(IdentityChecks):
                     spread = [] if abs(p.compute_gradients(p.x, w)[k].flat[flat]) > 0 else spread
                 unsure = bool(spread) and not self._is_sum_of_elements(k, flat, [bool(mask.any()) for mask in spread])
             except Exception as error:  # a function may refuse NaN and distant points
-                yield self.make_check("nan", self._name_input(k), 1.0, 0.0, message_of(error), kind="not offered")
+                yield self.make_check(
+                    "nan", self._name_input(k), 1.0, 0.0, describe_exception(error), kind="not offered"
+                )
                 continue
             number = sum(int(np.count_nonzero(mask)) for mask in spread)
             problem = f"{number} elements of outputs became NaN but do not depend on the element"
@@ -85,7 +87,7 @@ class NanAndFloat32Checks(IdentityChecks):
         Return a mask for each output, or an empty list if no element is marked.
         """
 
-        def compute_outputs_with_element(point: Arrays, value: float) -> Arrays:
+        def compute_outputs_with_changed_element(point: Arrays, value: float) -> Arrays:
             changed = [a.copy() for a in point]
             changed[k].flat[flat] = value
             return self.p.compute_outputs(changed)
@@ -93,14 +95,14 @@ class NanAndFloat32Checks(IdentityChecks):
         size = float(abs(self.p.x[k]).max())
         suspects = [
             np.isnan(bad) & ~np.isnan(y)
-            for bad, y in zip(compute_outputs_with_element(self.p.x, math.nan), self.y, strict=True)
+            for bad, y in zip(compute_outputs_with_changed_element(self.p.x, math.nan), self.y, strict=True)
         ]
         varied = [np.zeros(y.shape, bool) for y in self.y]
         for n, (point, values) in enumerate(self._yield_points_with_outputs()):
             for factor in (-3.0, 0.5, 3.0) if n == 0 else ((-1.0) ** n * 3,):
                 if not any(s.any() for s in suspects):
                     return []
-                other = compute_outputs_with_element(point, factor * size + 0.25)
+                other = compute_outputs_with_changed_element(point, factor * size + 0.25)
                 if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
                     return []
                 suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
@@ -138,10 +140,10 @@ class NanAndFloat32Checks(IdentityChecks):
         try:
             results = compute_all_results(small, *rest)
         except Exception as error:  # a function with float64 parameters may refuse float32
-            yield self.make_check("float32", "all inputs", 1.0, 0.0, message_of(error), kind="not offered")
+            yield self.make_check("float32", "all inputs", 1.0, 0.0, describe_exception(error), kind="not offered")
             return
-        moved = [compute_all_results(*(p.perturb(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
-        last = self._estimate_last_bits(parts, exact, *same)
+        moved = [compute_all_results(*(p.perturb_randomly(a, FLOAT32) for a in (exact, *same))) for _ in range(3)]
+        last = self._estimate_float32_last_bits(parts, exact, *same)
         noise: list[float] = []
         for n, ((order, i), got) in enumerate(zip(cases, results, strict=True)):
             expected = parts[order][i]
@@ -163,7 +165,7 @@ class NanAndFloat32Checks(IdentityChecks):
                 problem += f", which may all be rounding in float32; {BETTER}" * unsure
             yield self.make_check(order, label, gap, allowed, problem, inconclusive=unsure)
 
-    def _estimate_last_bits(
+    def _estimate_float32_last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
     ) -> list[float]:
         """Return for each result the value whose effect, for steps of the inputs' size, is the last bit of float32."""

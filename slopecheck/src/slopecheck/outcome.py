@@ -16,7 +16,7 @@ TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """Outcome of a call: fields, time in seconds, and the problem ("" if none)."""
 
     fields: Mapping[str, Any]
@@ -45,12 +45,12 @@ def _store_traceback(error: BaseException, problem: str, hidden: tuple[str, ...]
         _TRACES.setdefault(problem, f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:])
 
 
-def trace_of(note: str) -> str:
+def find_traceback(note: str) -> str:
     """Return the traceback of the exception whose message ends a note; "" if there is none."""
     return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
 
 
-def message_of(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return the type and the text of an exception."""
     return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
 
@@ -80,7 +80,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def observe_call(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
+def record_call_outcome(call: Callable[[], Mapping[str, Any]], *hidden: str) -> CallOutcome:
     """Make a call; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome.
 
     The traceback starts below the frames of this package and of packages in `hidden`.
@@ -95,6 +95,6 @@ def observe_call(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome
         # In the main process this is the user's Ctrl-C, which child processes do not receive (isolated.py).
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise
-        problem = message_of(error)
+        problem = describe_exception(error)
         _store_traceback(error, problem, ("slopecheck.", *(f"{name}." for name in hidden)))
-    return Outcome(fields, time.perf_counter() - start, problem)
+    return CallOutcome(fields, time.perf_counter() - start, problem)

@@ -43,7 +43,7 @@ DOTTED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2
 DASHED: dict[str, Any] = {**DOTTED, "linestyle": (0, (4, 3))}
 
 
-def _draw_cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
+def _draw_matrix_cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
     check = find_worst_check(checks)
     if check is None:
         axes.text(x, y, "–", ha="center", va="center", color=MUTED)
@@ -76,7 +76,7 @@ def draw_error_matrix(checks: Sequence[Check], terms: ReportTerms) -> Figure | N
         axes = figure.add_subplot()
         for y, operator in enumerate(operators):
             for x, backend in enumerate(backends):
-                _draw_cell(axes, x, y, groups.get((operator, backend), []))
+                _draw_matrix_cell(axes, x, y, groups.get((operator, backend), []))
         axes.set(xlim=(-0.5, len(backends) - 0.5), ylim=(len(operators) - 0.5, -0.5))
         axes.set_xticks(
             range(len(backends)), [p[-24:] for p in backends], rotation=40, ha="left", rotation_mode="anchor"
@@ -87,7 +87,7 @@ def draw_error_matrix(checks: Sequence[Check], terms: ReportTerms) -> Figure | N
     return figure
 
 
-def _prepare_curve(check: Check) -> np.ndarray:
+def _extract_curve_points(check: Check) -> np.ndarray:
     """Return the points of a curve; zeros become gaps, since the axes are logarithmic."""
     line = np.array(check.curve, float)
     line[:, 1][~(line[:, 1] > 0)] = np.nan
@@ -98,7 +98,9 @@ def _draw_curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: ReportTerm
     """Draw a line for each curve; the colour shows the backend, the line style the dtype."""
     for (backend, dtype), group in group_by(checks, lambda c: (c.backend, c.dtype)).items():
         style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
-        axes.add_collection(LineCollection([_prepare_curve(c) for c in group], **style, linewidths=0.9, alpha=0.75))
+        axes.add_collection(
+            LineCollection([_extract_curve_points(c) for c in group], **style, linewidths=0.9, alpha=0.75)
+        )
 
 
 def _compute_axis_range(values: np.ndarray) -> tuple[float, float]:

@@ -37,7 +37,7 @@ ARGUMENT_GROUPS = {
 
 
 @dataclass
-class Arguments:
+class DerivativeArguments:
     """Arguments of a function and its derivatives (see `Framework.derivatives`): arrays of the framework, or None."""
 
     inputs: list[Any]
@@ -88,30 +88,32 @@ class FunctionAtPoint:
         directions: Sequence[np.ndarray | None] = (),
         second_directions: Sequence[np.ndarray | None] = (),
         cotangent_directions: Arrays | tuple[()] = (),
-    ) -> Arguments:
+    ) -> DerivativeArguments:
         """Return native arguments of the derivatives; empty weights and missing directions become None."""
         like = self.inputs[self.wanted[0]]
 
-        def convert_output_group(group: Sequence[np.ndarray]) -> list[Any]:
+        def convert_output_shaped_arrays(group: Sequence[np.ndarray]) -> list[Any]:
             return [self.framework.from_host(w, like) if w.size else None for w in group] or [None] * len(weights)
 
-        def convert_input_group(group: Sequence[np.ndarray | None]) -> list[Any]:
+        def convert_input_shaped_arrays(group: Sequence[np.ndarray | None]) -> list[Any]:
             pairs = zip(group or [None] * len(arrays), self.wanted, strict=True)
             return [None if u is None else self.framework.from_host(u, self.inputs[i]) for u, i in pairs]
 
-        return Arguments(
+        return DerivativeArguments(
             self.replace_floating_inputs(arrays),
-            convert_output_group(weights),
-            convert_input_group(directions),
-            convert_input_group(second_directions),
-            convert_output_group(cotangent_directions),
+            convert_output_shaped_arrays(weights),
+            convert_input_shaped_arrays(directions),
+            convert_input_shaped_arrays(second_directions),
+            convert_output_shaped_arrays(cotangent_directions),
         )
 
     def label_argument(self, group: str, k: int) -> str:
         """Name an argument by its group and its number in the group."""
         return ARGUMENT_GROUPS[group][1].format(k if "cotangent" in group else self.floating_input_names[k])
 
-    def compute_native_derivatives(self, order: int, a: Arguments, wanted: Sequence[int]) -> tuple[Sequence[Any], ...]:
+    def compute_native_derivatives(
+        self, order: int, a: DerivativeArguments, wanted: Sequence[int]
+    ) -> tuple[Sequence[Any], ...]:
         """Return native derivatives by group of arguments; raise `Miscounted` if their number is wrong."""
         self.calls += 1
         factors = (a.cotangents, a.directions, a.second_directions, a.cotangent_directions)[: order + order // 3]
@@ -129,13 +131,13 @@ class FunctionAtPoint:
             raise InvalidResultError(f"{len(groups)} tuples of {DERIVATIVES[order]}s were returned; expected {order}")
         return groups
 
-    def compute_native_results(self, order: int, a: Arguments) -> list[Any]:
+    def compute_native_results(self, order: int, a: DerivativeArguments) -> list[Any]:
         """Return native outputs for order 0, else derivatives for inputs, then for cotangents, then for directions."""
         if order == 0:
             return list(as_tuple(self.framework.compute_outputs(a.inputs)))
         return list(chain(*self.compute_native_derivatives(order, a, self.wanted)))
 
-    def compute_derivatives(self, order: int, a: Arguments, alone: int | None = None) -> list[Arrays]:
+    def compute_derivatives(self, order: int, a: DerivativeArguments, alone: int | None = None) -> list[Arrays]:
         """Return derivatives with respect to inputs, cotangents (from order 2 on) and directions (order 3).
 
         Derivatives with respect to absent cotangents and directions are left out. With `alone`, only derivatives
@@ -158,7 +160,7 @@ class FunctionAtPoint:
             for n, (group, given, ks, name) in enumerate(zip(found, arguments, numbers, ARGUMENT_GROUPS, strict=False))
         ]
 
-    def compute_results(self, order: int, a: Arguments) -> Arrays:
+    def compute_results(self, order: int, a: DerivativeArguments) -> Arrays:
         """Return the results of an order as NumPy arrays, in the order of `compute_native_results`."""
         return list(chain(*self.compute_derivatives(order, a))) if order else self.call_function(a.inputs)
 
@@ -199,7 +201,7 @@ class FunctionAtPoint:
         """Return the third derivatives; parameters as for `arguments`."""
         return self.compute_derivatives(3, self.make_arguments(*arrays))
 
-    def perturb(self, arrays: Arrays, relative: float) -> Arrays:
+    def perturb_randomly(self, arrays: Arrays, relative: float) -> Arrays:
         """Return arrays with random relative perturbations of a given size."""
         return [x * (1 + relative * self.rng.choice([-1.0, 1.0], x.shape)) for x in arrays]
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slopecheck.record import Check
 from slopecheck.terms import ReportTerms
-from slopecheck.units import WorkUnit, count_checks
+from slopecheck.units import WorkUnit, count_checks_for_plan
 
 
-def describe_counts(checks: Iterable[Check]) -> str:
+def describe_check_counts(checks: Iterable[Check]) -> str:
     """Describe how many checks passed, failed, are inconclusive, and were not offered."""
     checks = list(checks)
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     counts = {
         "inconclusive": sum(c.inconclusive for c in checks),
-        "not offered": count_checks(c for c in checks if not c.offered),
+        "not offered": count_checks_for_plan(c for c in checks if not c.offered),
     }
     return f"{passed} checks passed, {failed} failed" + "".join(f", {n} {what}" for what, n in counts.items() if n)
 
@@ -52,5 +52,5 @@ def add_progress_lines(
         left[part] -= 1
         line = ""
         if left[part] == 0 and checks[part]:
-            line = f"{part}: {describe_counts(checks[part])}, {seconds[part]:.1f} s"
+            line = f"{part}: {describe_check_counts(checks[part])}, {seconds[part]:.1f} s"
         yield unit, made, line

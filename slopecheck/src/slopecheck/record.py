@@ -63,7 +63,7 @@ class Check:
         return self.kind != "not offered"
 
 
-def digest(array: np.ndarray) -> str:
+def digest_array(array: np.ndarray) -> str:
     """Return 64 bits of the SHA-256 of dtype, shape and data, in hexadecimal; all NaNs count as equal."""
     canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())

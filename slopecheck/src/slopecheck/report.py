@@ -10,7 +10,7 @@ from typing import Any
 
 from slopecheck.record import COLUMNS, Check
 from slopecheck.summary import format_number
-from slopecheck.units import count_checks
+from slopecheck.units import count_checks_for_plan
 
 SCHEMA_VERSION = 3
 NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that a report stores as None if they are not finite
@@ -36,18 +36,18 @@ class ReportError(ValueError):
     """A file is not a report, or is a report of another version."""
 
 
-def _to_columns(checks: Sequence[Check]) -> dict[str, list[Any]]:
+def _convert_checks_to_columns(checks: Sequence[Check]) -> dict[str, list[Any]]:
     """Return checks as columns, one for each attribute. Numbers that are not finite, which JSON lacks, become None."""
 
-    def convert_to_json(value: Any) -> Any:
+    def convert_to_json_value(value: Any) -> Any:
         if isinstance(value, tuple):
-            return [convert_to_json(part) for part in value]
+            return [convert_to_json_value(part) for part in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return {name: [convert_to_json(getattr(c, name)) for c in checks] for name in COLUMNS}
+    return {name: [convert_to_json_value(getattr(c, name)) for c in checks] for name in COLUMNS}
 
 
-def assemble(
+def assemble_report(
     checks: Sequence[Check],
     skips: Sequence[tuple[str, str]],
     seed: int,
@@ -70,19 +70,19 @@ def assemble(
         "command": command,
         "seconds": seconds,
         "seed": seed,
-        "verdict": "passed" if passed and not failed and count_checks(checks) == planned else "failed",
+        "verdict": "passed" if passed and not failed and count_checks_for_plan(checks) == planned else "failed",
         "counts": {
             "planned": planned,
             "passed": passed,
             "failed": failed,
             "inconclusive": sum(c.inconclusive for c in checks),
-            "not_offered": count_checks(c for c in checks if not c.offered),
+            "not_offered": count_checks_for_plan(c for c in checks if not c.offered),
             "skipped": len(skips),
         },
         "environment": environment,
         "structures": list(structures),
         "skips": [{"what": what, "reason": reason} for what, reason in skips],
-        "checks": _to_columns(checks),
+        "checks": _convert_checks_to_columns(checks),
     }
 
 
@@ -131,7 +131,7 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     Raises TypeError, ValueError, LookupError or OverflowError for wrong columns or values of a wrong type.
     """
 
-    def restore_value(name: str, value: Any) -> Any:
+    def restore_column_value(name: str, value: Any) -> Any:
         if name == "curve":
             return tuple((restore_number(name, step), restore_number(name, error)) for step, error in value)
         return restore_number(name, value) if name in NUMBERS else _require_type(name, value, TYPES[name])
@@ -144,7 +144,8 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     columns = {"inconclusive": [False] * len(columns["kind"]), **columns}  # earlier reports lack this column
     rows = zip(*(_require_type(name, columns[name], (list,)) for name in COLUMNS), strict=True)
     return [
-        Check(**{name: restore_value(name, value) for name, value in zip(COLUMNS, row, strict=True)}) for row in rows
+        Check(**{name: restore_column_value(name, value) for name, value in zip(COLUMNS, row, strict=True)})
+        for row in rows
     ]
 
 

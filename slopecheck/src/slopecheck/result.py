@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from slopecheck import progress
 from slopecheck.record import Check
-from slopecheck.report import assemble, encode_report, render_template
+from slopecheck.report import assemble_report, encode_report, render_template
 from slopecheck.running import P, run_plan
 from slopecheck.terms import ReportTerms
-from slopecheck.units import count_checks
+from slopecheck.units import count_checks_for_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,7 +168,7 @@ class Result:
         if table.row_count:
             console.print(table)
         told = progress.describe_verdict(self.checks, self.terms) if self.failures else ""
-        console.print("; ".join(filter(None, [progress.describe_counts(self.checks), told])), markup=False)
+        console.print("; ".join(filter(None, [progress.describe_check_counts(self.checks), told])), markup=False)
         if self.failures or self.inconclusive:
             console.print(
                 f"{self.verdict}: {self.headline}" + f"; allowed: {self.allowed}" * bool(self.allowed), markup=False
@@ -222,7 +222,9 @@ class Result:
         """Return the content of a ``report.json`` (`slopecheck.report.KEYS`)."""
         skips, command = list(self.skipped.items()), f"{self.title} {self.name}"
         skips += [("inconclusive checks", self.allowed)] * bool(self.allowed)
-        report = assemble(self.checks, skips, self.seed, command, self.terms.environment(), count_checks(self.checks))
+        report = assemble_report(
+            self.checks, skips, self.seed, command, self.terms.environment(), count_checks_for_plan(self.checks)
+        )
         return {**report, "verdict": self.verdict}
 
     def run_checks(self, make: Callable[[bool], P], timeout: float | None) -> P:

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from slopecheck.isolated import Child, ChildEnded
-from slopecheck.outcome import message_of, observe_call
+from slopecheck.isolated import ChildEnded, ChildProcess
+from slopecheck.outcome import describe_exception, record_call_outcome
 from slopecheck.record import Check
-from slopecheck.units import spoil_new_memory
+from slopecheck.units import poison_new_memory
 
 PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
@@ -31,7 +31,7 @@ CALL = "call"  # kind of a step whose failure skips all steps up to the next ste
 Message = tuple[int, int] | list[Check] | tuple[int, str]
 
 
-class Plan(ABC):
+class CheckPlan(ABC):
     """A sequence of steps, each with a label and a kind of check."""
 
     name: str
@@ -50,12 +50,12 @@ class Plan(ABC):
     def make_failed_check(self, number: int, text: str) -> Check:
         """Return a failed check for a step that raised an exception."""
 
-    def estimate_cost(self) -> tuple[int, str]:
+    def estimate_calls_and_cost(self) -> tuple[int, str]:
         """Return the estimated number of calls of all checks, and a description of their cost (0 and "" if unknown)."""
         return 0, ""
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=CheckPlan)
 
 
 def parse_skip_and_timeout(
@@ -101,7 +101,7 @@ def parse_skip_options(skips: Sequence[str]) -> dict[str, str]:
     return left_out
 
 
-def _find_next_step(plan: Plan, number: int, lost: bool) -> int:
+def _find_next_step(plan: CheckPlan, number: int, lost: bool) -> int:
     """Return the number of the next step; after a failed call step, of the next call step."""
     number += 1
     while lost and number < len(plan.steps) and plan.steps[number][1] != CALL:
@@ -109,7 +109,7 @@ def _find_next_step(plan: Plan, number: int, lost: bool) -> int:
     return number
 
 
-def _run_steps_from(plan: Plan, number: int) -> Iterator[Message]:
+def _run_steps_from(plan: CheckPlan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier checks."""
     while number < len(plan.steps):
         yield number, plan.num_calls
@@ -118,7 +118,7 @@ def _run_steps_from(plan: Plan, number: int) -> Iterator[Message]:
         )  # `make` is called at the first row, where it may raise
         problem = ""
         while not problem:
-            outcome = observe_call(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
+            outcome = record_call_outcome(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
             problem, checks = outcome.problem, outcome.fields.get("checks", [])
             if not checks:
                 break
@@ -126,15 +126,15 @@ def _run_steps_from(plan: Plan, number: int) -> Iterator[Message]:
         if problem:
             yield [plan.make_failed_check(number, re.sub("^(InvalidResultError|DerivativeCountError): ", "", problem))]
         if not problem and plan.steps[number][1] == CALL:
-            yield plan.estimate_cost()
+            yield plan.estimate_calls_and_cost()
         number = _find_next_step(plan, number, bool(problem) and plan.steps[number][1] == CALL)
 
 
-def _send_checks(connection: Connection, make: Callable[[bool], Plan], number: int, forked: bool) -> None:
+def _run_and_send_checks(connection: Connection, make: Callable[[bool], CheckPlan], number: int, forked: bool) -> None:
     """Run the checks in a child process, and send each as it completes."""
     if forked and "torch" in sys.modules:  # torch's thread pool did not survive the fork
         sys.modules["torch"].set_num_threads(1)
-    spoil_new_memory()
+    poison_new_memory()
     plan = make(forked)
     connection.send((number, 0))
     for message in _run_steps_from(plan, number):
@@ -142,14 +142,16 @@ def _send_checks(connection: Connection, make: Callable[[bool], Plan], number: i
     connection.send(None)
 
 
-def _run_steps_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, method: str) -> Iterator[Message]:
+def _run_steps_in_child(
+    make: Callable[[bool], CheckPlan], plan: CheckPlan, seconds: float, method: str
+) -> Iterator[Message]:
     """Run the checks in a child process; if it hangs or crashes, a new one continues after the failed step."""
     number = 0
     while number < len(plan.steps):
-        child, begun = Child(_send_checks, (make, number, method == "fork"), method), False
+        child, begun = ChildProcess(_run_and_send_checks, (make, number, method == "fork"), method), False
         child.set_time_limit(STARTING + seconds)
         try:
-            for message in iter(child.receive, None):
+            for message in iter(child.receive_message, None):
                 begun = True
                 if isinstance(message, tuple) and isinstance(message[1], int):
                     number = message[0]
@@ -166,7 +168,7 @@ def _run_steps_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float
             child.kill()
 
 
-def _choose_start_method(make: Callable[[bool], Plan]) -> str:
+def _choose_start_method(make: Callable[[bool], CheckPlan]) -> str:
     """Return "spawn" if a library does not survive a fork, or if `FRESH` and `make` can be pickled; else "fork".
 
     Raises ValueError if no process can be started.
@@ -184,13 +186,13 @@ def _choose_start_method(make: Callable[[bool], Plan]) -> str:
         if not broken:
             return "fork"
         raise ValueError(
-            f"timeout: {broken[0]}, and the function or inputs cannot be pickled: {message_of(error)}"
+            f"timeout: {broken[0]}, and the function or inputs cannot be pickled: {describe_exception(error)}"
         ) from error
     return "spawn"
 
 
 @contextlib.contextmanager
-def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
+def _show_progress(plan: CheckPlan) -> Iterator[Callable[[Message], None]]:
     """Yield a function that shows messages: the cost of the checks, and for long runs a bar that counts calls."""
     console = Console(stderr=True)
     done, total = 0, 0

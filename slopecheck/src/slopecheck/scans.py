@@ -33,7 +33,7 @@ class Jump:
     jumps: np.ndarray
 
 
-def bound_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def bound_difference_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return a bound on the effect of rounding on fourth differences of each channel, shape (num_channels,).
 
     `values` (num_points, num_channels) belong to equally spaced points; `noise` (num_channels,) is the standard
@@ -55,9 +55,9 @@ def locate_jump(f: Function, low: float, high: float, noise: np.ndarray, centre:
     for _ in range(LEVELS):
         points = low + (high - low) * np.arange(SPAN + 1) / SPAN
         values = np.array([f(float(t)) for t in points])
-        if jump := _find_not_finite(points, values):
+        if jump := _find_nonfinite_jump(points, values):
             return jump
-        fourth = (abs(np.diff(values, ORDER, axis=0)) / bound_rounding(points, values, noise)).max(axis=1)
+        fourth = (abs(np.diff(values, ORDER, axis=0)) / bound_difference_rounding(points, values, noise)).max(axis=1)
         start = int(np.argmax(fourth)) if centre is None else (SPAN - ORDER) // 2
         largest.append(float(fourth[max(0, start - 1) : start + 2].max()))
         if not largest[-1] > 1:
@@ -73,12 +73,12 @@ def locate_jump(f: Function, low: float, high: float, noise: np.ndarray, centre:
         sides = values[[start, start + ORDER]] - middle
         change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])
     smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest difference may contain the jump
-    jumps = abs(change) > SMOOTH * smooth + bound_rounding(points, values, noise)
-    jumps[int(np.argmax(abs(change) / bound_rounding(points, values, noise)))] |= not jumps.any()
+    jumps = abs(change) > SMOOTH * smooth + bound_difference_rounding(points, values, noise)
+    jumps[int(np.argmax(abs(change) / bound_difference_rounding(points, values, noise)))] |= not jumps.any()
     return Jump(float((low + high) / 2), change, jumps)
 
 
-def _find_not_finite(points: np.ndarray, values: np.ndarray) -> Jump | None:
+def _find_nonfinite_jump(points: np.ndarray, values: np.ndarray) -> Jump | None:
     wrong = ~np.isfinite(values).all(axis=1)
     number = values.shape[1]
     return Jump(float(points[wrong][0]), np.full(number, np.nan), np.ones(number, bool)) if wrong.any() else None
@@ -90,7 +90,7 @@ def _measure_differences_beside(f: Function, at: float, spacing: float) -> np.nd
     return np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
 
 
-def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
+def find_outlying_stencils(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
     """Return the first indices of outlying stencils of fourth differences, the largest outlier first.
 
     If the last values are all equal, as beyond a cutoff, the start of this constant range is always included.
@@ -98,7 +98,7 @@ def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> 
     fourth = np.empty(len(points) - ORDER)
     for i in range(len(fourth)):  # separate bounds, because values may differ by many powers of ten
         part = slice(i, i + ORDER + 1)
-        most = bound_rounding(points[part], values[part], noise)
+        most = bound_difference_rounding(points[part], values[part], noise)
         fourth[i] = max(1.0, float((abs(np.diff(values[part], ORDER, axis=0)) / most).max()))
     scores = np.zeros(len(fourth))
     for i, own in enumerate(fourth):
@@ -120,10 +120,10 @@ def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> 
 def find_jumps(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
     """Return the jumps of a function in a scan of equally spaced points; refine around at most `most` of them."""
     values = np.array([f(float(t)) for t in points])
-    if jump := _find_not_finite(points, values):
+    if jump := _find_nonfinite_jump(points, values):
         return [jump]
     jumps = []
-    for i in find_outliers(points, values, noise)[:most]:
+    for i in find_outlying_stencils(points, values, noise)[:most]:
         low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
         if jump := locate_jump(f, float(low), float(high), noise):
             jumps.append(jump)

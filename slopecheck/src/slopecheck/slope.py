@@ -22,7 +22,7 @@ class SlopeVerdict:
     problem: str
 
 
-def assess(
+def assess_error_slope(
     steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None
 ) -> SlopeVerdict:
     """Accept or reject a curve of relative errors against descending steps; `floors` bound the errors due to rounding.

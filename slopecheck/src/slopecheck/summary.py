@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from slopecheck.record import Check
 from slopecheck.terms import ReportTerms
-from slopecheck.units import count_checks
+from slopecheck.units import count_checks_for_plan
 
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """All checks of one operator in one backend and dtype."""
 
     operator: str
@@ -48,7 +48,7 @@ def find_worst_check(checks: Sequence[Check]) -> Check | None:
     return max(checks, key=compute_error_ratio, default=None)
 
 
-def _format_order(checks: Sequence[Check]) -> str:
+def _format_worst_slope(checks: Sequence[Check]) -> str:
     if not checks:
         return "-"
     if not all(c.passed for c in checks):
@@ -57,7 +57,7 @@ def _format_order(checks: Sequence[Check]) -> str:
     return f"{max(slopes, key=lambda slope: abs(slope - 2)):.2f}" if slopes else "exact"
 
 
-def summarise(checks: Sequence[Check], terms: ReportTerms) -> list[Row]:
+def make_summary_rows(checks: Sequence[Check], terms: ReportTerms) -> list[SummaryRow]:
     """Return rows in the order in which operators, backends and dtypes first appear."""
     groups = group_by(checks, lambda c: (c.operator, c.backend, c.dtype))
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
@@ -67,13 +67,13 @@ def summarise(checks: Sequence[Check], terms: ReportTerms) -> list[Row]:
         accuracy = find_worst_check([c for c in group if c.kind == "accuracy"])
         rest = [c for c in group if c.kind not in ("accuracy", *terms.curves)]
         made = f"{sum(c.passed for c in rest)}/{len(rest)}" if rest else "-"
-        absent = count_checks(c for c in groups[key] if not c.offered)
+        absent = count_checks_for_plan(c for c in groups[key] if not c.offered)
         rows.append(
-            Row(
+            SummaryRow(
                 *key,
                 error=accuracy.error if accuracy else None,
                 tolerance=accuracy.tolerance if accuracy else None,
-                order=_format_order([c for c in group if c.kind in terms.curves]),
+                order=_format_worst_slope([c for c in group if c.kind in terms.curves]),
                 other_kinds=f"{made} ({absent} not offered)" if absent else made,
                 seconds=sum(c.seconds for c in group),
                 passed=all(c.passed for c in group) if group else None,

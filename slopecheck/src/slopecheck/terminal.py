@@ -105,7 +105,7 @@ def _flush_or_discard(stream: Any) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Commands that exit with one line and a status where click or Python would print a traceback.
 
     Characters that the encoding of an output lacks are escaped. The status is 1 if an output or a file cannot be used

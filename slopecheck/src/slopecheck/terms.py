@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slopecheck.environment import collect
+from slopecheck.environment import collect_environment
 
 # Names of the properties that checks test in addition to values and derivatives, by kind of check.
 PROPERTIES = {
@@ -30,7 +30,7 @@ INFLUENCES = {
 class ReportTerms:
     """Names and texts of a program; the defaults suit functions and calculators."""
 
-    environment: Callable[[], Mapping[str, Any]] = collect  # returns a report's environment
+    environment: Callable[[], Mapping[str, Any]] = collect_environment  # returns a report's environment
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
     curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure a slope

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class ToleranceRow:
     """Row of the table: the `kind` of check, the `unit` of its errors, the allowed `value`, and the reason."""
 
     kind: str
@@ -31,7 +31,7 @@ KEEPS = 0.7  # fraction of its size that a jump keeps from one window to the nex
 HALVED = 0.25  # tolerance for the binary logarithm of a ratio of errors
 
 TABLE = (
-    Tolerance(
+    ToleranceRow(
         "differences of any function",
         "sum |grad_i v_i|",
         f"at every step: {MARGIN:g} times the estimated rounding; best step {BEST:g}",
@@ -46,7 +46,7 @@ TABLE = (
         "change of the gradient per relative change of the inputs, times the square root of the number of inputs, "
         "because changes along one direction add up.",
     ),
-    Tolerance(
+    ToleranceRow(
         "elements",
         "the allowed error",
         "1",
@@ -55,7 +55,7 @@ TABLE = (
         "more than half of an element that contributes at least 2**-38 to the sum of magnitudes, the check is "
         "inconclusive.",
     ),
-    Tolerance(
+    ToleranceRow(
         "layout, alone, adjoint, symmetry of any function",
         "largest number of the result; sum of |terms|",
         f"2**{int(math.log2(ROUNDING))} (layout, alone); {MARGIN:g} times that and rounding (adjoint, symmetry)",
@@ -66,7 +66,7 @@ TABLE = (
         f"An error of third derivatives below {MARGIN:g} times this tolerance is inconclusive, because terms that "
         "cancel within second derivatives cannot be measured.",
     ),
-    Tolerance(
+    ToleranceRow(
         "float32",
         "the effect of changing all numbers by one epsilon of float32",
         f"{RESPONSE:g}",
@@ -74,28 +74,28 @@ TABLE = (
         "A larger error is inconclusive if it is within 8 standard deviations of the rounding in float32, estimated "
         "from fourth differences of the error, because the error of a wrong function changes smoothly.",
     ),
-    Tolerance(
+    ToleranceRow(
         "results of a calculator",
         "eV per atom, eV/Å, eV/Å^3",
         f"{MARGIN:g} times the rounding of both results, and of computed positions",
         "The reason is the same as for differences. The rounding of positions changes an energy by the sum of "
         "|forces|, and a force by its slope.",
     ),
-    Tolerance(
+    ToleranceRow(
         "cutoff, scale, line",
         "fourth differences over rounding",
         f"1, or a fall to less than {KEEPS:g} times from one window to the next, which is a quarter as wide",
         "Differences fall by a factor of 256 for smooth functions, by 4 at a kink, and by 2 for the root of a "
         "distance. They do not fall at a jump.",
     ),
-    Tolerance(
+    ToleranceRow(
         "drift",
         "logarithm to base 2",
         f"2 +- {HALVED:g}",
         "The error of velocity Verlet is proportional to the square of the time step, up to terms of higher order, so "
         "half the step gives a quarter of the error.",
     ),
-    Tolerance(
+    ToleranceRow(
         "form, unchanged, repeat, threads, copy, pickle of functions and calculators",
         "1 if wrong",
         "0",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from slopecheck.outcome import LEFT_OUT, NotOffered, message_of, trace_of
+from slopecheck.outcome import LEFT_OUT, NotOffered, describe_exception, find_traceback
 from slopecheck.record import Check
 
 
@@ -37,7 +37,7 @@ class WorkUnit:
     group: str = ""  # consecutive units of one group share a case and the judge's results for it
 
 
-def count_checks(checks: Iterable[Check]) -> int:
+def count_checks_for_plan(checks: Iterable[Check]) -> int:
     """Return the number of checks that plans count, including those not offered."""
     return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
@@ -59,7 +59,7 @@ def _replace_absent_checks(label: str, task: CheckTask, checks: list[Check], abs
     if not fields:
         return checks
     offered = [c for c in checks if c.field not in absent]
-    number = count_checks(checks) - count_checks(offered)
+    number = count_checks_for_plan(checks) - count_checks_for_plan(offered)
     return [
         *offered,
         _make_not_offered_check(label, task, number, fields, "auxiliary outputs that the function leaves out"),
@@ -70,21 +70,21 @@ def _execute_task(label: str, task: CheckTask) -> list[Check]:
     try:
         LEFT_OUT.clear()
         checks = _replace_absent_checks(label, task, task.make(), LEFT_OUT)
-        checks = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in checks]
+        checks = [replace(c, trace=find_traceback(c.note)) if c.failed else c for c in checks]
     except KeyboardInterrupt:
         raise
     except NotOffered as error:
         return [_make_not_offered_check(label, task, task.count, (), str(error))]
     except BaseException as error:  # any exception leaves the checks of the unit missing
-        return [make_missing_check(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
-    made = count_checks(checks)
+        return [make_missing_check(task.operator, task.backend, task.dtype, label, math.inf, describe_exception(error))]
+    made = count_checks_for_plan(checks)
     if made == task.count:
         return checks
     note = f"{made} checks were made; {task.count} were planned"
     return [*checks, make_missing_check(task.operator, task.backend, task.dtype, label, abs(made - task.count), note)]
 
 
-def make_unit(label: str, weight: float, tasks: Callable[[], Sequence[CheckTask]]) -> WorkUnit:
+def make_work_unit(label: str, weight: float, tasks: Callable[[], Sequence[CheckTask]]) -> WorkUnit:
     """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
     def count_planned_checks() -> int:
@@ -96,7 +96,7 @@ def make_unit(label: str, weight: float, tasks: Callable[[], Sequence[CheckTask]
     return WorkUnit(label, weight, count_planned_checks, execute_tasks, label.partition(":")[0])
 
 
-def spoil_new_memory() -> None:
+def poison_new_memory() -> None:
     """Make glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
 
     New memory is often zero, which hides these errors. Every byte is set to 0x7f, and each float is nearly the largest.
@@ -105,8 +105,8 @@ def spoil_new_memory() -> None:
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; memory is filled with the complement
 
 
-def execute(units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, list[Check]]]:
+def execute_units(units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, list[Check]]]:
     """Execute units one after the other, and yield each with its checks."""
-    spoil_new_memory()
+    poison_new_memory()
     for unit in units:
         yield unit, unit.execute()

@@ -30,7 +30,7 @@ class PairPotential(Calculator):
     def change_results(self, atoms, results):
         return results
 
-    def evaluate_pair_potential(self, r):
+    def compute_pair_energies_and_slopes(self, r):
         """Return pair energies and their derivatives with respect to the distance."""
         rest, decay = 1 - (r / self.reach) ** 2, np.exp(-r)
         return decay * rest**4, -decay * rest**4 - decay * 8 * r / self.reach**2 * rest**3
@@ -43,10 +43,12 @@ class PairPotential(Calculator):
 
     def compute_results(self, atoms):
         i, j, r, away = self.find_neighbours(atoms)
-        q, (energies, slopes) = self.charges(atoms), self.evaluate_pair_potential(r)
-        return self.sum_pairs(atoms, i, away, q[i] * q[j] * energies, (q[i] * q[j] * slopes / r)[:, None] * away)
+        q, (energies, slopes) = self.charges(atoms), self.compute_pair_energies_and_slopes(r)
+        return self.sum_pair_contributions(
+            atoms, i, away, q[i] * q[j] * energies, (q[i] * q[j] * slopes / r)[:, None] * away
+        )
 
-    def sum_pairs(self, atoms, i, away, energies, pulls):
+    def sum_pair_contributions(self, atoms, i, away, energies, pulls):
         forces = np.zeros((len(atoms), 3))
         np.add.at(forces, i, pulls)
         results = {"energy": energies.sum() / 2, "forces": forces}
@@ -67,12 +69,12 @@ class PairsWithChangedResults(PairPotential):
 
 
 class HardCutoff(PairPotential):
-    def evaluate_pair_potential(self, r):
+    def compute_pair_energies_and_slopes(self, r):
         return np.exp(-r), -np.exp(-r)
 
 
 class EnergyShiftedAtCutoff(PairPotential):
-    def evaluate_pair_potential(self, r):
+    def compute_pair_energies_and_slopes(self, r):
         return np.exp(-r) - np.exp(-self.reach), -np.exp(-r)
 
 
@@ -145,11 +147,11 @@ class EmbeddedAtomPotential(PairPotential):
 
     def compute_results(self, atoms):
         i, j, r, away = self.find_neighbours(atoms)
-        energies, slopes = self.evaluate_pair_potential(r)
+        energies, slopes = self.compute_pair_energies_and_slopes(r)
         density = np.full(len(atoms), 1e-3) + np.bincount(i, energies, len(atoms))
         of_atom = 0.5 / np.sqrt(density)
         slope = slopes * (of_atom[i] + of_atom[j] if self.both else 2 * of_atom[i])
-        results = self.sum_pairs(atoms, i, away, 0 * r, -(slope / r)[:, None] * away)
+        results = self.sum_pair_contributions(atoms, i, away, 0 * r, -(slope / r)[:, None] * away)
         return results | {"energy": -np.sqrt(density).sum()}
 
 
@@ -181,12 +183,12 @@ class HalfNeighbourList(PairPotential):
         return (np.concatenate([a[i <= j], a[i < j]]) for a in (i, j, r, away)) if (i < j).any() else (i, j, r, away)
 
 
-class Coulomb(PairPotential):
+class CoulombPotential(PairPotential):
     """Coulomb interactions without a cutoff, which ignore the cell."""
 
     reach = 1e4
 
-    def evaluate_pair_potential(self, r):
+    def compute_pair_energies_and_slopes(self, r):
         return 0.1 / r, -0.1 / r**2
 
     def find_neighbours(self, atoms):
@@ -195,23 +197,23 @@ class Coulomb(PairPotential):
         return i, j, np.linalg.norm(away, axis=1), away
 
 
-class ConstantEnergy(PairPotential):
+class ConstantEnergyPerAtom(PairPotential):
     def compute_results(self, atoms):
         return {"energy": 0.5 * len(atoms), "forces": np.zeros((len(atoms), 3)), "stress": np.zeros(6)}
 
 
-class NoStress(PairPotential):
+class PairPotentialWithoutStress(PairPotential):
     implemented_properties = ("energy", "free_energy", "forces")
 
     def change_results(self, atoms, results):
         return {name: results[name] for name in ("energy", "forces")}
 
 
-def make_changed_factory(change):
+def make_changed_results_factory(change):
     return lambda: PairsWithChangedResults(change)
 
 
-def add_wall_potential(atoms, results):
+def add_external_sine_potential(atoms, results):
     x = atoms.positions[:, 2]
     return {
         "energy": results["energy"] + 0.01 * np.sin(x).sum(),
@@ -230,16 +232,26 @@ WRONG = {
     "coarse differences": (CoarseDifferenceForces, "forces"),
     "float32 inside": (Float32Potential, "forces"),
     "half a list": (HalfNeighbourList, "forces"),
-    "pressure": (make_changed_factory(lambda a, r: {"stress": -r["stress"]} if "stress" in r else {}), "stress"),
-    "shear by engineers": (
-        make_changed_factory(lambda a, r: {"stress": r["stress"] * [1, 1, 1, 2, 2, 2]} if "stress" in r else {}),
+    "pressure": (
+        make_changed_results_factory(lambda a, r: {"stress": -r["stress"]} if "stress" in r else {}),
         "stress",
     ),
-    "atomic units": (make_changed_factory(lambda a, r: {"forces": r["forces"] * units.Bohr / units.Hartree}), "forces"),
-    "energy per atom": (make_changed_factory(lambda a, r: {"energy": r["energy"] / len(a)}), "company"),
-    "wall": (make_changed_factory(add_wall_potential), "translation"),
+    "shear by engineers": (
+        make_changed_results_factory(
+            lambda a, r: {"stress": r["stress"] * [1, 1, 1, 2, 2, 2]} if "stress" in r else {}
+        ),
+        "stress",
+    ),
+    "atomic units": (
+        make_changed_results_factory(lambda a, r: {"forces": r["forces"] * units.Bohr / units.Hartree}),
+        "forces",
+    ),
+    "energy per atom": (make_changed_results_factory(lambda a, r: {"energy": r["energy"] / len(a)}), "company"),
+    "wall": (make_changed_results_factory(add_external_sine_potential), "translation"),
     "mean force removed": (
-        make_changed_factory(lambda a, r: {"forces": r["forces"] * np.where(a.numbers == 47, 1.0, 1 + 1e-4)[:, None]}),
+        make_changed_results_factory(
+            lambda a, r: {"forces": r["forces"] * np.where(a.numbers == 47, 1.0, 1 + 1e-4)[:, None]}
+        ),
         "forces",
     ),
 }
@@ -247,15 +259,15 @@ RIGHT = {
     "pairs": (PairPotential, ()),
     "angles": (lambda: AnglePotential(False), ()),
     "embedded": (EmbeddedAtomPotential, ()),
-    "constant": (ConstantEnergy, ()),
-    "no stress": (NoStress, ()),
-    "large energies": (make_changed_factory(lambda a, r: {"energy": r["energy"] - 4e4 * len(a)}), ()),
-    "charges": (Coulomb, ("far atoms", "company", "cutoff")),
+    "constant": (ConstantEnergyPerAtom, ()),
+    "no stress": (PairPotentialWithoutStress, ()),
+    "large energies": (make_changed_results_factory(lambda a, r: {"energy": r["energy"] - 4e4 * len(a)}), ()),
+    "charges": (CoulombPotential, ("far atoms", "company", "cutoff")),
     "one-body energies": (
-        make_changed_factory(lambda a, r: {"energy": r["energy"] - 3.2 * np.sum(a.numbers == 47)}),
+        make_changed_results_factory(lambda a, r: {"energy": r["energy"] - 3.2 * np.sum(a.numbers == 47)}),
         (),
     ),
-    "tiny": (make_changed_factory(lambda a, r: {name: 1e-9 * value for name, value in r.items()}), ()),
+    "tiny": (make_changed_results_factory(lambda a, r: {name: 1e-9 * value for name, value in r.items()}), ()),
 }
 
 
@@ -263,5 +275,5 @@ def check_factory(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
     """Return the result of the checks of a calculator; `Coulomb` is checked only without a cell."""
     from slopecheck import check_calculator
 
-    some = [a for a in structures if factory is not Coulomb or not a.pbc.any()]
+    some = [a for a in structures if factory is not CoulombPotential or not a.pbc.any()]
     return check_calculator(factory, some, skip=dict.fromkeys(skip, "does not apply"), raises=False)

@@ -81,7 +81,7 @@ def find_torch_verdict(check: Callable[..., Any], function: Callable[..., Any], 
     return "**passes it**"
 
 
-def judge_mistakes(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
+def yield_mistake_verdicts(mistakes: Iterable[Mistake]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the name, the mistake, the failing kinds of `check_derivatives`, and the verdicts of torch's two checks."""
     for m in mistakes:
         failed = m.check_derivatives(m.faulty).failures

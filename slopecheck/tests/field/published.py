@@ -110,11 +110,11 @@ TEXTBOOK = (
 def compute_chain_energy(positions, history=True):
     """Return the energy of bonds and angles of a chain of atoms."""
     with torch.set_grad_enabled(history):
-        angles = compute_cosines(positions)
+        angles = compute_angle_cosines(positions)
     return torch.exp(-(positions[1:] - positions[:-1]).norm(dim=-1)).sum() + torch.sin(angles).sum()
 
 
-def compute_cosines(positions):
+def compute_angle_cosines(positions):
     vectors = positions[1:] - positions[:-1]
     lengths = vectors.norm(dim=-1)
     return (vectors[1:] * vectors[:-1]).sum(-1) / (lengths[1:] * lengths[:-1])
@@ -135,7 +135,7 @@ def compute_polynomial_energy(x):
     return (x.sum(-1) + (x[:, 0] * x[:, 1]) ** 2 / 2 + x.prod(-1) ** 2).sum()
 
 
-def polynomial_gradient_wrong_at_highest(g, x):
+def polynomial_gradient_wrong_highest_degree(g, x):
     a, b, c = x.unbind(-1)
     first = torch.stack([a * b * b, a * a * b, 0 * c], -1)
     third = 2 * torch.stack([a * (b * c) ** 2, 0.97 * b * (a * c) ** 2, c * (a * b) ** 2], -1)
@@ -144,7 +144,7 @@ def polynomial_gradient_wrong_at_highest(g, x):
 
 def compute_angle_energy(positions):
     """Return the energy of an angle, computed from its cosine."""
-    cosine = compute_cosines(positions)
+    cosine = compute_angle_cosines(positions)
     return (1 + 4 * cosine**3 - 3 * cosine).sum()
 
 
@@ -183,7 +183,7 @@ ATOMS = (
         "highest degree",
         "the energy is correct, but forces are a few per cent off at the highest degree, so that the Hessian is not "
         "symmetric (OpenEquivariance #211, nequip #610)",
-        attach_gradient(compute_polynomial_energy, polynomial_gradient_wrong_at_highest),
+        attach_gradient(compute_polynomial_energy, polynomial_gradient_wrong_highest_degree),
         compute_polynomial_energy,
         (draw_normal(2, 3),),
         "symmetry",
@@ -193,7 +193,7 @@ ATOMS = (
         "atoms on a line",
         "the derivative of an angle divides by its sine, which is 0 if the atoms lie on a line (Molly.jl #58, g-xtb "
         "#21)",
-        lambda positions: (1 + torch.cos(3 * torch.acos(compute_cosines(positions)))).sum(),
+        lambda positions: (1 + torch.cos(3 * torch.acos(compute_angle_cosines(positions)))).sum(),
         compute_angle_energy,
         (make_tensor([0, 0, 0], [0, 0, 1], [0, 0, 2]),),
     ),
@@ -250,7 +250,7 @@ def sum_by_node(values, nodes, number):
     return values.new_zeros(number, *values.shape[1:]).index_add(0, nodes, values)
 
 
-def softmax(scores, nodes):
+def unshifted_softmax(scores, nodes):
     """Return the softmax over the edges of each node."""
     terms = scores.exp()
     return terms / sum_by_node(terms, nodes, 2)[nodes]
@@ -259,7 +259,7 @@ def softmax(scores, nodes):
 def shifted_softmax(scores, nodes):
     """Return the softmax over the edges of each node, with the largest score of the node subtracted first."""
     largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
-    return softmax(scores - largest[nodes], nodes)
+    return unshifted_softmax(scores - largest[nodes], nodes)
 
 
 THREE_TARGETS = (draw_normal(3, 2), torch.tensor([0, 2, 2]))
@@ -311,7 +311,7 @@ NEIGHBOURS = (
     Mistake(
         "softmax of large scores",
         "exp of a score of 100 overflows in float32, because the largest score is not subtracted (PyG #53)",
-        softmax,
+        unshifted_softmax,
         shifted_softmax,
         (100 + draw_normal(4), torch.tensor([0, 0, 1, 1])),
         "float32",

@@ -319,7 +319,7 @@ def list_framework_functions(module, framework):
     return {"torch": (module.WRONG, module.RIGHT), "numpy": (module.NUMPY_WRONG, module.NUMPY_RIGHT)}[framework]
 
 
-def judge_row(row):
+def check_function_row(row):
     """Check a row of a table; return the verdict and the result."""
     function, *inputs = row
     options = inputs.pop() if isinstance(inputs[-1], dict) else {}
@@ -327,7 +327,7 @@ def judge_row(row):
     return result.verdict, result
 
 
-def judge_row_by_framework(row, framework):
+def find_framework_verdict(row, framework):
     """Return "passed" or "failed": the verdict of torch's gradcheck and gradgradcheck, or of JAX's check_grads."""
     function, *inputs = row
     order = min(inputs.pop().get("order", 2), 2) if isinstance(inputs[-1], dict) else 2
@@ -345,20 +345,20 @@ def judge_row_by_framework(row, framework):
 
 
 @lru_cache  # cached because two pages use the verdicts; the tables of the modules do not change
-def list_verdicts(module, framework, tool):
+def list_tool_verdicts(module, framework, tool):
     """Return the verdicts of a tool on the wrong and on the correct functions of a module."""
-    judged = judge_row_by_framework if tool != "check_derivatives" else lambda row, _: judge_row(row)[0]
+    judged = find_framework_verdict if tool != "check_derivatives" else lambda row, _: check_function_row(row)[0]
     return tuple(
         [judged(row, framework) for row in table.values()] for table in list_framework_functions(module, framework)
     )
 
 
-def count_verdicts(modules):
+def make_verdict_count_rows(modules):
     """Yield table rows by framework and tool: the counts of verdicts on wrong and correct functions of the modules."""
     tools = {"torch": ("check_derivatives", "gradcheck, gradgradcheck"), "numpy": ("check_derivatives",)}
     for framework, names in {**tools, "jax": ("check_derivatives", "check_grads")}.items():
         for tool in names:
-            wrong, right = ([v for m in modules for v in list_verdicts(m, framework, tool)[k]] for k in (0, 1))
+            wrong, right = ([v for m in modules for v in list_tool_verdicts(m, framework, tool)[k]] for k in (0, 1))
             yield (
                 f"{framework}: {len(wrong)} wrong, {len(right)} correct",
                 f"`{tool.replace(', ', '`, `')}`",

@@ -22,7 +22,7 @@ def get_backend_function(backend: str, name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
-def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
+def is_bwd3_composed(op: Operator, values: Mapping[str, Any]) -> bool:
     """Return whether bwd3 is composed of bwd and bwd2 (see `trigraph.backends.third`) for these attributes.
 
     This holds for operators that are linear in each input or, like the GNO operators, polynomial between kinks.
@@ -30,13 +30,13 @@ def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
     return not op.definition.has_native_bwd3 or op.definition.is_multilinear(values)
 
 
-def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
+def supports_bwd3(backend: str, op: Operator, values: Mapping[str, Any]) -> bool:
     """Return whether a backend has bwd3 of an operator with these attributes."""
-    return third_is_native(backend, op.name) or third_is_composed(op, values)
+    return is_bwd3_native(backend, op.name) or is_bwd3_composed(op, values)
 
 
 @cache  # caching is safe, because the modules of the backends do not change
-def third_is_native(backend: str, name: str) -> bool:
+def is_bwd3_native(backend: str, name: str) -> bool:
     """Return whether a backend has its own implementation of an operator X_bwd3, for all attributes."""
     return backend in DIFFERENTIABLE_BACKENDS or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 

@@ -21,7 +21,7 @@ def make_basis_embedding_function(
     signature, fields = public_signature(op), tuple(f.name for f in op.fields)
     prefix, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
 
-    def compute_matching_form(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
+    def call_matching_operator(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, signature)
         sph_basis, triplets = values["sph_basis"], values["triplets"]
         if (sph_basis is None) != (triplets is None):
@@ -39,8 +39,8 @@ def make_basis_embedding_function(
         result = functions[f"{prefix}{form}{suffix}"](**values, out=out, backend=backend)
         return result if op.returns_array else result_type(op.name)(*(getattr(result, field, None) for field in fields))
 
-    set_function_metadata(compute_matching_form, module, name, signature, doc)
-    return compute_matching_form
+    set_function_metadata(call_matching_operator, module, name, signature, doc)
+    return call_matching_operator
 
 
 basis_embedding_fwd, basis_embedding_bwd, basis_embedding_bwd2 = (

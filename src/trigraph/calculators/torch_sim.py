@@ -123,7 +123,9 @@ class Model(ModelInterface):  # type: ignore[misc]
                 system_idx is None,
             )
             tensors = [cell] if system_idx is None else [cell, system_idx]
-            neighbor_arguments = {"neighbors": self._neighbor_cache.find(positions, self.skin, key, search, tensors)}
+            neighbor_arguments = {
+                "neighbors": self._neighbor_cache.find_or_search(positions, self.skin, key, search, tensors)
+            }
         results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **neighbor_arguments)
         if self.per_atom_energies and results.energies is None:
             kind = type(self.model).__name__

@@ -2,12 +2,12 @@
 
 from trigraph.checks.arrays import (
     HALF_BACKENDS,
-    bind_sizes,
     check_and_convert_graphs,
     check_arguments,
     check_dtypes_and_devices,
     check_graph_consistency,
-    find_field_layout,
+    find_field_shape_and_dtype,
+    find_symbol_sizes,
     get_index_dtype,
     squeeze_columns,
 )

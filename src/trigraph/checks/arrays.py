@@ -14,7 +14,7 @@ from trigraph.arrays import ArrayLibrary, describe_dtype, find_device, get_array
 from trigraph.checks.attributes import is_half, list_requested_fields
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, find_names
+from trigraph.table.grammar import Array, Operator, evaluate_expression, evaluate_shape, find_symbol_names
 
 HALF_BACKENDS = ("gpu", "gpu-host")
 
@@ -32,7 +32,7 @@ class CheckedArguments(NamedTuple):
     columns: frozenset[str]
 
 
-def find_field_layout(
+def find_field_shape_and_dtype(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
     """Return a field's shape and dtype, taken from the argument for its gradient and otherwise from the table."""
@@ -48,19 +48,19 @@ def find_field_layout(
 def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
     """Return text such as ``(num_edges, f_in*f_out) = (8, 12)``; a symbol of unknown size appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
-    numbers = [str(evaluate(d, sizes)) if find_names(d) <= sizes.keys() else d for d in array.dims]
+    numbers = [str(evaluate_expression(d, sizes)) if find_symbol_names(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
     return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
 
 
 def _solve_for_symbol(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
     """Return the integer value of `symbol` at which the linear expression `dim` equals `size`, or None."""
-    at_zero = evaluate(dim, {**sizes, symbol: 0})
-    slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
+    at_zero = evaluate_expression(dim, {**sizes, symbol: 0})
+    slope = evaluate_expression(dim, {**sizes, symbol: 1}) - at_zero
     return None if (size - at_zero) % slope else (size - at_zero) // slope
 
 
-def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[str, int]:
+def find_symbol_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[str, int]:
     """Return the size of every symbol, from graph, attributes and array shapes; raise ValueError on a conflict.
 
     Arrays, except results of fwd, have `lead` more leading axes than in the table. Inputs bind before gradients and
@@ -90,14 +90,14 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
             if expected is None:
                 expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
-                expected = lengths[dim] = evaluate(dim, sizes)
+                expected = lengths[dim] = evaluate_expression(dim, sizes)
             if expected is None:
                 unknown = min(names - sizes.keys())
                 limits = op.definition.get_limited_symbol(unknown)
                 solved = size if dim == unknown else _solve_for_symbol(dim, unknown, sizes, size)
                 most = limits.maximum
                 if solved is None or solved < limits.minimum or (most is not None and solved > most):
-                    others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(find_names(dim) & sizes.keys()))
+                    others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(find_symbol_names(dim) & sizes.keys()))
                     integer_condition = f"{unknown} >= {limits.minimum}" + f" and <= {most}" * (most is not None)
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {describe_shape(array, sizes)} with a "
@@ -130,7 +130,7 @@ def check_dtypes_and_devices(
     """
     first, first_device = "", ""
     first_dtype: Any = None
-    for array in op.binding_order:
+    for array in op.size_binding_order:
         name, value = array.name, values[array.name]
         if value is None and array.nullable:
             continue
@@ -236,8 +236,8 @@ def check_graph_consistency(op: Operator, values: Mapping[str, Any]) -> None:
         argument = op.graph_kind.paths.get(name, ("graph.",))[0].split(".")[0]
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {argument} has dtype {array.dtype}; expected {dtype}, the dtype of {first}")
-        if array.size != evaluate(length, sizes):
-            expected = f"{length} = {evaluate(length, sizes)}"
+        if array.size != evaluate_expression(length, sizes):
+            expected = f"{length} = {evaluate_expression(length, sizes)}"
             raise ValueError(f"{op.name}: {argument} has {array.size} members; expected {expected}")
 
 
@@ -259,7 +259,7 @@ def _check_positions_are_in_edges(op: Operator, values: Mapping[str, Any]) -> No
             raise ValueError(f"{op.name}: {a.name}[{i}, {j}] is {array[i, j]}; expected {expected}")
 
 
-def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
+def _check_positive_arrays(op: Operator, values: Mapping[str, Any]) -> None:
     """Raise ValueError if a NumPy array that must be positive is not; NaN passes and propagates to the results."""
     for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
         if np.fmin.reduce(values[a.name], axis=None, initial=1) <= 0:
@@ -267,7 +267,7 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {a.name}[{row}] is {values[a.name].flat[row]}; expected a number > 0")
 
 
-def bind_outputs(
+def check_and_bind_outputs(
     op: Operator,
     out: Any,
     values: Mapping[str, Any],
@@ -344,17 +344,17 @@ def check_arguments(
                 if values.get(cotangent) is not None:
                     raise ValueError(f"{op.name}: {cotangent} is given, but {a.name} is None; expected None")
     columns = squeeze_columns(op, values)
-    sizes = bind_sizes(op, values)
+    sizes = find_symbol_sizes(op, values)
     if op.index_arguments:
         _check_positions_are_in_edges(op, values)
     if op.positive_arguments:
-        _check_positive(op, values)
+        _check_positive_arrays(op, values)
     requested_fields = None if wrt is None else list_requested_fields(op, wrt)
     wanted: tuple[str, ...] = ()
     for f in op.list_returned_fields(values, sizes):
         if requested_fields is None or f.name in requested_fields:
             wanted += (f.name,)
-    outputs = {} if out is None else bind_outputs(op, out, values, sizes, wanted, columns, library)
+    outputs = {} if out is None else check_and_bind_outputs(op, out, values, sizes, wanted, columns, library)
     for a in op.arguments:
         value = values[a.name]
         if type(value) is not np.ndarray or not (value.flags.c_contiguous and value.flags.aligned):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_INT, require_count, require_nonnegative_number, show_value, unwrap_scalar
+from trigraph.arrays import LARGEST_INT, format_value, require_count, require_nonnegative_number, unwrap_scalar
 from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
@@ -67,7 +67,7 @@ def check_and_convert_attributes(op: Operator, values: dict[str, Any]) -> None:
             if choice_index < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {show_value(value)}; expected one of {expected}")
+                raise error(f"{op.name}: {name} is {format_value(value)}; expected one of {expected}")
             values[name] = attribute.choices[choice_index]
         elif attribute.real:
             values[name] = require_nonnegative_number(op.name, name, value)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trigraph.checks.arrays import bind_sizes
+from trigraph.checks.arrays import find_symbol_sizes
 from trigraph.table.grammar import Operator
 
 
@@ -18,7 +18,7 @@ def make_unchecked_function(op: Operator, execute: Callable[..., Any], lead: int
         bound = op.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        sizes = bind_sizes(op, values, lead)
+        sizes = find_symbol_sizes(op, values, lead)
         requested = values.pop("wrt", None)
         names = (requested,) if isinstance(requested, str) else requested
         wanted = tuple(f.name for f in op.list_returned_fields(values, sizes) if names is None or f.name in names)

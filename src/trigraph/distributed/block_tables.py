@@ -20,14 +20,14 @@ from trigraph.graphs.segments import Segments
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
 
-class Owners(NamedTuple):
+class OwnerRanks(NamedTuple):
     """Rank that owns each block and each source. The two arrays are identical if sources are blocks."""
 
     blocks: np.ndarray
     sources: np.ndarray
 
 
-class EntityReferences(NamedTuple):
+class ReferencedIds(NamedTuple):
     """Entities that the rows of a table name, with repetitions: number, owner and table row of each entity."""
 
     ids: np.ndarray
@@ -35,11 +35,11 @@ class EntityReferences(NamedTuple):
     rows: np.ndarray
 
 
-def _collect_references(table: np.ndarray, columns: dict[int, np.ndarray]) -> EntityReferences:
+def _collect_referenced_ids(table: np.ndarray, columns: dict[int, np.ndarray]) -> ReferencedIds:
     """Return the entities named in some columns; `columns` maps each column to the owner of each row's entity."""
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
-    return EntityReferences(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    return ReferencedIds(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
 def sort_unique(*arrays: np.ndarray) -> np.ndarray:
@@ -70,11 +70,11 @@ class BlockTableFormat:
     width: ClassVar[int] = 1  # number of columns of the table
 
     @property
-    def shared_entities(self) -> tuple[str, ...]:
+    def shared_symbols(self) -> tuple[str, ...]:
         """Entities that several blocks may read."""
         return ()
 
-    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
+    def list_referenced_ids(self, table: np.ndarray, owners: OwnerRanks) -> dict[str, ReferencedIds]:
         """Return the entities that the rows of a table read, by symbol."""
         return {}
 
@@ -83,7 +83,7 @@ class BlockTableFormat:
         return {}
 
 
-class RowTableFormat(BlockTableFormat):
+class GraphlessFormat(BlockTableFormat):
     """Format without a graph: each row of the edge arrays is a block, and the table is empty."""
 
     block = "num_edges"
@@ -102,15 +102,15 @@ class CSCTableFormat(BlockTableFormat):
     width = 5
 
     @property
-    def shared_entities(self) -> tuple[str, ...]:
+    def shared_symbols(self) -> tuple[str, ...]:
         return ("num_src_nodes",) if self.one_to_one else ("num_src_nodes", "num_edges")
 
-    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
+    def list_referenced_ids(self, table: np.ndarray, owners: OwnerRanks) -> dict[str, ReferencedIds]:
         dst = owners.blocks[table[:, 1]]
         return {
-            "num_positions": _collect_references(table, {0: dst}),
-            "num_src_nodes": _collect_references(table, {2: owners.sources[table[:, 2]]}),
-            "num_edges": _collect_references(table, {3: table[:, 4]}),
+            "num_positions": _collect_referenced_ids(table, {0: dst}),
+            "num_src_nodes": _collect_referenced_ids(table, {2: owners.sources[table[:, 2]]}),
+            "num_edges": _collect_referenced_ids(table, {3: table[:, 4]}),
         }
 
     def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
@@ -133,11 +133,11 @@ class EdgeTableFormat(BlockTableFormat):
     width = 4
 
     @property
-    def shared_entities(self) -> tuple[str, ...]:
+    def shared_symbols(self) -> tuple[str, ...]:
         return ("num_edges",)
 
-    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
-        return {"num_edges": _collect_references(table, {0: owners.blocks[table[:, 1]]})}
+    def list_referenced_ids(self, table: np.ndarray, owners: OwnerRanks) -> dict[str, ReferencedIds]:
+        return {"num_edges": _collect_referenced_ids(table, {0: owners.blocks[table[:, 1]]})}
 
     def build_graphs(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         nodes, edges = sort_unique(table[:, 1], table[:, 2]), ids["num_edges"]
@@ -161,18 +161,18 @@ class SegmentTableFormat(BlockTableFormat):
     width = 4
 
     @property
-    def shared_entities(self) -> tuple[str, ...]:
+    def shared_symbols(self) -> tuple[str, ...]:
         return ("num_inputs",) if self.inputs else ()
 
-    def list_entity_references(self, table: np.ndarray, owners: Owners) -> dict[str, EntityReferences]:
+    def list_referenced_ids(self, table: np.ndarray, owners: OwnerRanks) -> dict[str, ReferencedIds]:
         owner_of_row = owners.blocks[table[:, 2]]
         rows = np.flatnonzero(table[:, 0] >= 0)
-        triplets = EntityReferences(table[rows, 0], owner_of_row[rows], rows)
+        triplets = ReferencedIds(table[rows, 0], owner_of_row[rows], rows)
         inputs = triplets
         if self.inputs:
-            inputs = EntityReferences(table[rows, 3], owners.sources[table[rows, 3]], rows)
+            inputs = ReferencedIds(table[rows, 3], owners.sources[table[rows, 3]], rows)
         return {
-            "num_edges": _collect_references(table, {1: owner_of_row}),
+            "num_edges": _collect_referenced_ids(table, {1: owner_of_row}),
             "num_triplets": triplets,
             "num_inputs": inputs,
         }

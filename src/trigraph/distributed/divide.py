@@ -15,7 +15,7 @@ from trigraph.distributed.block_tables import (
     CSCTableFormat,
     EdgeTableFormat,
     Ids,
-    Owners,
+    OwnerRanks,
     SegmentTableFormat,
     sort_unique,
     sort_unique_rows,
@@ -80,7 +80,7 @@ def partition(
     """
     comm = _duplicate_communicator(comm)
     with require_agreement(comm, ("the call", "partition")) as facts:
-        kind, sizes, members, unused = _tabulate_graph(graph, atoms, idx_in)
+        kind, sizes, members, unused = _convert_graph_to_table(graph, atoms, idx_in)
         owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
         facts += [(name, compute_digest(value)) for name, value in arguments.items()]
@@ -164,9 +164,9 @@ def partition_pieces(
         ends: dict[str, int | None] = {"src": num_src, "dst": num_dst}
         if graph_type is CSC:
             kind: BlockTableFormat = CSCTableFormat(int64, False, True)
-            table, lengths = _read_pieces(pieces, ends, 2)
+            table, lengths = _check_and_concatenate_pieces(pieces, ends, 2)
         elif graph_type is EdgeGraph:
-            table, lengths = _read_pieces(pieces, {**ends, "reverse_edge": None}, 2, sorted_by="src")
+            table, lengths = _check_and_concatenate_pieces(pieces, {**ends, "reverse_edge": None}, 2, sorted_by="src")
             kind = EdgeTableFormat(int64, 3 in lengths, False)
         else:
             if source_owner is not None and not inputs:
@@ -175,9 +175,9 @@ def partition_pieces(
             kind = SegmentTableFormat(int64, atoms is not None, inputs)
             sizes = {"num_inputs": num_src, "num_outputs": num_dst}
             triplet_columns: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
-            table, lengths = _read_pieces(pieces, triplet_columns, len(triplet_columns))
+            table, lengths = _check_and_concatenate_pieces(pieces, triplet_columns, len(triplet_columns))
             if atoms is not None:
-                outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
+                outputs = _check_and_concatenate_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
         owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
         if graph_type is Segments:
@@ -204,7 +204,7 @@ def partition_pieces(
     return _build_partition(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
-def _read_pieces(
+def _check_and_concatenate_pieces(
     pieces: Iterable[Sequence[np.ndarray]], limits: Mapping[str, int | None], least: int, sorted_by: str | None = None
 ) -> tuple[np.ndarray, set[int]]:
     """Return the columns of all pieces, shape (any, columns), and the set of the numbers of arrays per piece.
@@ -236,7 +236,7 @@ def _read_pieces(
     return np.concatenate(tables), lengths
 
 
-def _build_csc_table(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
+def _build_csc_table(comm: MPI.Comm, sizes: Mapping[str, int], owners: OwnerRanks, edges: np.ndarray) -> np.ndarray:
     """Return the table of a CSC for this rank's destinations; columns of `edges`: number, source, destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
@@ -253,7 +253,7 @@ def _build_csc_table(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, e
 
 
 def _build_triplet_table(
-    comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
+    comm: MPI.Comm, sizes: dict[str, int], owners: OwnerRanks, triplets: np.ndarray, outputs: np.ndarray | None
 ) -> np.ndarray:
     """Return the table of this rank's edges and of its triplets, which have the columns number, edge and input.
 
@@ -309,25 +309,25 @@ def _has_ambiguous_reverse(divided: Partition, have_reverse: bool) -> bool:
 
 
 @cache
-def _get_duplicate_key() -> int:
+def _get_communicator_key() -> int:
     """Return the key under which a communicator stores its duplicate."""
     return MPI.Comm.Create_keyval()
 
 
 def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     """Return the duplicate of a communicator, made once, so that messages never mix with the caller's messages."""
-    own: Any = comm.Get_attr(_get_duplicate_key())
+    own: Any = comm.Get_attr(_get_communicator_key())
     if own is None:
         own = comm.Dup()
         limit_threads_to_share(own)
-        comm.Set_attr(_get_duplicate_key(), own)
+        comm.Set_attr(_get_communicator_key(), own)
     return own
 
 
 PARTITION_NUMBERS = itertools.count(1)  # numbers of the partitions, which all ranks make in the same order
 
 
-def _tabulate_graph(
+def _convert_graph_to_table(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
 ) -> tuple[BlockTableFormat, dict[str, int], np.ndarray, np.ndarray]:
     """Return the table format, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
@@ -385,7 +385,7 @@ def _tabulate_graph(
 
 def _choose_owners(
     table_format: BlockTableFormat, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any
-) -> Owners:
+) -> OwnerRanks:
     """Check and return the given owners, or return the default owners."""
     symbol = {CSCTableFormat: "num_src_nodes", SegmentTableFormat: "num_inputs"}.get(
         type(table_format), table_format.block
@@ -404,14 +404,14 @@ def _choose_owners(
             )
         check_range("partition", name, array, ranks, "the number of ranks")
         owners.append(array.astype(np.int64))
-    return Owners(*owners)
+    return OwnerRanks(*owners)
 
 
 def _build_partition(
     comm: MPI.Comm,
     table_format: BlockTableFormat,
     sizes: Mapping[str, int],
-    owners: Owners,
+    owners: OwnerRanks,
     piece: np.ndarray,
     extra_rows: Ids,
     cuda_aware: bool,
@@ -420,10 +420,10 @@ def _build_partition(
     tables = [send_and_receive_rows(comm, piece, owners.blocks[piece[:, c]]) for c in table_format.block_columns]
     table = sort_unique_rows(np.concatenate(tables))
     owned: Ids = {}
-    for s, entities in table_format.list_entity_references(table, owners).items():
+    for s, entities in table_format.list_referenced_ids(table, owners).items():
         owned[s] = sort_unique(entities.ids[entities.owners == comm.rank], extra_rows.get(s, piece[:0, 0]))
     owned[table_format.block] = np.flatnonzero(owners.blocks == comm.rank)
-    if isinstance(table_format, (CSCTableFormat, SegmentTableFormat)) and table_format.shared_entities:
-        owned[table_format.shared_entities[0]] = np.flatnonzero(owners.sources == comm.rank)
+    if isinstance(table_format, (CSCTableFormat, SegmentTableFormat)) and table_format.shared_symbols:
+        owned[table_format.shared_symbols[0]] = np.flatnonzero(owners.sources == comm.rank)
     name = ("the partition", f"number {next(PARTITION_NUMBERS)}")
     return Partition(comm, table_format, sizes, owned, owners, table, cuda_aware, name)

@@ -118,28 +118,28 @@ class PendingExchange:
         self._halo, self._axis, xp = halo, axis, get_array_module(array)
         shape = (*array.shape[:axis], halo.size, *array.shape[axis + 1 :])
         self._out = array if halo._is_identity else xp.empty(shape, array.dtype)
-        self._coming = {r: self._allocate_rows(at.size) for r, at in halo._coming.items()}
-        going = {r: self._make_readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
+        self._coming = {r: self._allocate_mpi_rows(at.size) for r, at in halo._coming.items()}
+        going = {r: self._make_readable_by_mpi(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
         comm = halo._comm
-        self._requests = [comm.Irecv(_byte_buffer(memory), source=r) for r, memory in self._coming.items()]
-        self._requests += [comm.Isend(_byte_buffer(rows), dest=r) for r, rows in going.items()]
+        self._requests = [comm.Irecv(_view_as_mpi_bytes(memory), source=r) for r, memory in self._coming.items()]
+        self._requests += [comm.Isend(_view_as_mpi_bytes(rows), dest=r) for r, rows in going.items()]
         self._going = going  # keep the rows alive until they are sent
         if not halo._is_identity:
             own_rows, wanted_rows = halo._local_indices
-            self._write_rows(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
+            self._write_received_rows(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
 
     def wait(self) -> Any:
         """Wait for the exchange and return the array of the wanted rows."""
         MPI.Request.Waitall(self._requests)
         for rank, rows in self._coming.items():
-            self._write_rows(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
+            self._write_received_rows(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
         return self._out
 
-    def _write_rows(self, at: np.ndarray, rows: Any) -> None:
+    def _write_received_rows(self, at: np.ndarray, rows: Any) -> None:
         xp = get_array_module(self._out)
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
-    def _allocate_rows(self, number: int) -> Any:
+    def _allocate_mpi_rows(self, number: int) -> Any:
         """Return memory for `number` rows that MPI can write to: on the device, or pinned host memory."""
         out, axis = self._out, self._axis
         shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
@@ -149,15 +149,15 @@ class PendingExchange:
 
         return cupyx.empty_pinned(shape, out.dtype)
 
-    def _make_readable(self, rows: Any) -> Any:
+    def _make_readable_by_mpi(self, rows: Any) -> Any:
         """Return rows in memory that MPI can read, after waiting for the device, because MPI ignores streams."""
         if name_library(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:
             wait_until_written(rows)
             return rows
-        return rows.get(out=self._allocate_rows(rows.shape[self._axis]))
+        return rows.get(out=self._allocate_mpi_rows(rows.shape[self._axis]))
 
 
-def _byte_buffer(array: Any) -> list[Any]:
+def _view_as_mpi_bytes(array: Any) -> list[Any]:
     return [array.reshape(-1).view("u1"), MPI.BYTE]

@@ -8,7 +8,7 @@ import numpy as np
 from trigraph.arrays import get_array_module, name_library
 from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, check_and_convert_attributes, list_requested_fields
-from trigraph.distributed.block_tables import CSCTableFormat, EdgeTableFormat, RowTableFormat, SegmentTableFormat
+from trigraph.distributed.block_tables import CSCTableFormat, EdgeTableFormat, GraphlessFormat, SegmentTableFormat
 from trigraph.distributed.exchange import Halo, compute_digest, require_agreement
 from trigraph.distributed.partition import Partition, Subgraph, SubgraphLayout
 from trigraph.distributed.sums import add_local_subtrees, sum_all_chunks
@@ -20,7 +20,7 @@ PARTITION_CLASSES = {"CSC": CSCTableFormat, "EdgeGraph": EdgeTableFormat, "Segme
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
-def find_divided_axis(array: Array) -> tuple[str, int] | None:
+def find_divided_symbol_and_axis(array: Array) -> tuple[str, int] | None:
     """Return symbol and axis of an array divided among ranks; None if all ranks have the array, as for parameters."""
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
@@ -32,8 +32,8 @@ class _DividedCall:
         self.op, self.values, self.partition, self.backend = op, values, divided, backend
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(list_requested_fields(op, wrt))
-        self.divided = {a.name: find_divided_axis(a) for a in op.arguments}
-        self.divided_fields: dict[str, Any] = {f.name: find_divided_axis(f) for f in op.fields}
+        self.divided = {a.name: find_divided_symbol_and_axis(a) for a in op.arguments}
+        self.divided_fields: dict[str, Any] = {f.name: find_divided_symbol_and_axis(f) for f in op.fields}
 
     def check_arguments(self) -> None:
         """Raise unless each array has the rows that this rank owns. Calls for subgraphs check everything else."""
@@ -61,7 +61,7 @@ class _DividedCall:
                 "shifts or vec, which identify the reverse of an edge"
             )
 
-    def list_shared_facts(self) -> list[tuple[str, str]]:
+    def list_agreement_facts(self) -> list[tuple[str, str]]:
         """Return the facts that must be the same on all ranks."""
         facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("backend", str(self.backend))]
         for a in self.op.arguments:
@@ -83,25 +83,25 @@ class _DividedCall:
         sums = [n for n in self.wanted if n not in rows]
         fields: dict[str, Any] = {}
         if rows:
-            shared = self.op.order and any(symbol in self.partition.kind.shared_entities for symbol in rows.values())
-            fields |= self._compute_row_fields(
+            shared = self.op.order and any(symbol in self.partition.kind.shared_symbols for symbol in rows.values())
+            fields |= self._compute_divided_fields(
                 self.partition.full_layout if shared else self.partition.local_layout, list(rows)
             )
         if sums:
             fields |= self._compute_summed_fields(sums)
         return fields
 
-    def _exchange_rows(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
+    def _exchange_argument_rows(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
         """Return the arguments with the rows of other ranks added; all arrays are exchanged at the same time."""
         divided = {n: at for n, at in self.divided.items() if at and self.values[n] is not None}
         coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
         return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
-    def _compute_row_fields(self, layout: SubgraphLayout, names: list[str]) -> dict[str, Any]:
+    def _compute_divided_fields(self, layout: SubgraphLayout, names: list[str]) -> dict[str, Any]:
         """Compute the fields that are divided by rows and return this rank's rows of each."""
-        exchanged_values = self._exchange_rows(layout.halos)
+        exchanged_values = self._exchange_argument_rows(layout.halos)
         with require_agreement(self.partition.comm):
-            fields = self._compute_on_subgraph(layout.subgraph, exchanged_values, names)
+            fields = self._compute_subgraph_fields(layout.subgraph, exchanged_values, names)
             for name, array in fields.items():
                 symbol, axis = self.divided_fields[name]
                 places = layout.own[symbol]
@@ -113,10 +113,10 @@ class _DividedCall:
     def _compute_summed_fields(self, names: list[str]) -> dict[str, Any]:
         """Return fields that are sums over all blocks, chunk by chunk."""
         chunks = self.partition.sum_chunks
-        exchanged_values = self._exchange_rows(chunks.halos) if chunks.number else self.values
+        exchanged_values = self._exchange_argument_rows(chunks.halos) if chunks.number else self.values
 
         def compute_chunk_fields(subgraph: Subgraph) -> tuple[Any, ...]:
-            fields = self._compute_on_subgraph(subgraph, exchanged_values, names)
+            fields = self._compute_subgraph_fields(subgraph, exchanged_values, names)
             return tuple(fields[n] for n in names)
 
         with require_agreement(self.partition.comm):
@@ -128,7 +128,9 @@ class _DividedCall:
         xp = get_array_module(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
-    def _compute_on_subgraph(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    def _compute_subgraph_fields(
+        self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]
+    ) -> dict[str, Any]:
         arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]
@@ -179,9 +181,9 @@ def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None)
     if not isinstance(partition, Partition):
         name = graphs[0] if graphs else "partition"
         raise TypeError(f"{op.name}: {name} is a {type(partition).__name__}; expected a trigraph.distributed.Partition")
-    if not graphs and not isinstance(partition.kind, RowTableFormat):
+    if not graphs and not isinstance(partition.kind, GraphlessFormat):
         partition = partition.rows()
-    if not isinstance(partition.kind, PARTITION_CLASSES[op.graph_kind.type_name] if op.graph_kind else RowTableFormat):
+    if not isinstance(partition.kind, PARTITION_CLASSES[op.graph_kind.type_name] if op.graph_kind else GraphlessFormat):
         raise TypeError(f"{op.name}: the partition is for another kind of graph ({type(partition.kind).__name__})")
     return partition
 
@@ -197,7 +199,7 @@ def _make_distributed_function(op: Operator) -> Callable[..., Any]:
         with require_agreement(divided.comm, ("the operator", op.name)) as facts:
             work = _DividedCall(op, values, divided, backend)
             work.check_arguments()
-            facts += work.list_shared_facts()
+            facts += work.list_agreement_facts()
         with enter_device(*values.values()):
             fields = work.compute_fields()
         if op.returns_array:

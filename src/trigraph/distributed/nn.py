@@ -103,7 +103,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         rbf, sbf_rad = _radial_basis(
             dist / basis.cutoff, basis.freq, basis.num_spherical, basis.envelope_exponent, partition=edges
         )
-        hidden = self._embed(z, rbf, neighbors)
+        hidden = self._embed_edges(z, rbf, neighbors)
         of_atoms = self._compute_atom_outputs(0, hidden, rbf, neighbors)
         for number, block in enumerate(self.interaction_blocks, 1):
             hidden = self._apply_interaction_block(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
@@ -138,7 +138,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
     def _activate(self, x: Tensor) -> Tensor:
         return rowwise(self.emb.act, x)
 
-    def _embed(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
+    def _embed_edges(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the embedding of each edge from its length and the elements of its two atoms."""
         emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)

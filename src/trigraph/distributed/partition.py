@@ -11,9 +11,9 @@ from trigraph.arrays import check_range, find_device, get_array_module, name_lib
 from trigraph.distributed.block_tables import (
     BlockTableFormat,
     EdgeTableFormat,
+    GraphlessFormat,
     Ids,
-    Owners,
-    RowTableFormat,
+    OwnerRanks,
     sort_unique,
     sort_unique_rows,
 )
@@ -83,7 +83,7 @@ class Partition:
     kind: BlockTableFormat
     sizes: Mapping[str, int]
     owned: Ids
-    owners: Owners
+    owners: OwnerRanks
     table: np.ndarray  # rows of the blocks that this rank owns
     cuda_aware: bool = False
     name: tuple[str, str] = ("the partition", "")  # identifies the partition; the same name on all ranks
@@ -189,9 +189,9 @@ class Partition:
         symbol : str
         """
         if symbol not in self._row_partitions:
-            owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
+            owners = OwnerRanks(np.empty(0, np.int64), np.empty(0, np.int64))
             owned, sizes = {"num_edges": self._list_own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
-            table, kind = np.empty((0, 1), np.int64), RowTableFormat(self.kind.dtype)
+            table, kind = np.empty((0, 1), np.int64), GraphlessFormat(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
             self._row_partitions[symbol] = Partition(
                 self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name
@@ -237,7 +237,7 @@ class Partition:
             rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
             tables.append(send_and_receive_rows(comm, rows_of_rank, find_summing_rank(rows_of_rank[:, column])))
         table = sort_unique_rows(np.concatenate(tables))
-        ids, owners = self._find_entities(table)
+        ids, owners = self._find_ids_and_owners(table)
         ids[kind.block], owners[kind.block] = owners_by_id[:, 0], owners_by_id[:, 1]
         halos = self._make_halos(ids, owners)
         first, last = (
@@ -269,7 +269,7 @@ class Partition:
         pairs = [own[:0]]  # blocks of this rank, with the owners of the entities that they read
         for column in columns:
             of_own = np.isin(self.table[:, column], own)
-            for _, owners, rows in self.kind.list_entity_references(self.table, self.owners).values():
+            for _, owners, rows in self.kind.list_referenced_ids(self.table, self.owners).values():
                 read = of_own[rows]
                 pairs.append(self.table[rows[read], column] * comm.size + owners[read])
         wanted = sort_unique(*pairs)
@@ -280,17 +280,17 @@ class Partition:
         blocks = np.concatenate([own[:, None], *exchange_integer_arrays(comm, [b[:, None] for b in going])])[:, 0]
         return np.sort(blocks), sort_unique_rows(np.concatenate([self.table, *exchange_integer_arrays(comm, tables)]))
 
-    def _find_entities(self, table: np.ndarray) -> tuple[Ids, Ids]:
+    def _find_ids_and_owners(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read and their owners, both by symbol."""
         ids, owners = {}, {}
-        for s, entities in self.kind.list_entity_references(table, self.owners).items():
+        for s, entities in self.kind.list_referenced_ids(table, self.owners).items():
             ids[s], at = np.unique(entities.ids, return_index=True)
             owners[s] = entities.owners[at]
         return ids, owners
 
     def _build_subgraph(self, rows: np.ndarray, blocks: np.ndarray, available_ids: Ids) -> Subgraph:
         """Return the subgraph of blocks from their table rows and the rows `available_ids` of the call's arrays."""
-        ids, _ = self._find_entities(rows)
+        ids, _ = self._find_ids_and_owners(rows)
         ids[self.kind.block] = blocks
         places = {s: _find_positions(available_ids[s], ids[s]) for s in ids}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTableFormat) else None
@@ -301,7 +301,7 @@ class Partition:
 
     def _build_layout(self, blocks: np.ndarray, table: np.ndarray) -> SubgraphLayout:
         """Return the layout of some blocks, given their table, and of everything else that this rank owns."""
-        read, owners_read = self._find_entities(table)
+        read, owners_read = self._find_ids_and_owners(table)
         read[self.kind.block] = blocks
         if self.owners.blocks.size:
             owners_read[self.kind.block] = self.owners.blocks[blocks]

@@ -10,7 +10,7 @@ _listeners: list[Callable[[int], None]] = []
 _shares: list[int] = []
 
 
-def add_share_listener(listener: Callable[[int], None]) -> None:
+def add_processor_share_listener(listener: Callable[[int], None]) -> None:
     """Call a function with this rank's number of processors, now and whenever the number decreases."""
     _listeners.append(listener)
     if _shares:
@@ -31,4 +31,4 @@ def limit_threads_to_share(comm: MPI.Comm) -> None:
         listener(min(_shares))
 
 
-add_share_listener(limit_default_threads)
+add_processor_share_listener(limit_default_threads)

@@ -15,15 +15,15 @@ from torch.nn import functional as F
 
 from trigraph.arrays import get_array_module
 from trigraph.checks import bind_arguments
-from trigraph.distributed.block_tables import RowTableFormat
+from trigraph.distributed.block_tables import GraphlessFormat
 from trigraph.distributed.exchange import require_agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.processors import add_share_listener
+from trigraph.distributed.processors import add_processor_share_listener
 from trigraph.distributed.sums import add_local_subtrees, sum_all_chunks
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
 from trigraph.table.public import distributed_signature, set_function_metadata
-from trigraph.torch.arrays import view_array, view_array_as_tensor
+from trigraph.torch.arrays import view_array_as_tensor, view_tensor_as_array
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
@@ -44,7 +44,7 @@ def _limit_torch_threads(number: int) -> None:
         torch.set_num_threads(_threads)
 
 
-add_share_listener(_limit_torch_threads)
+add_processor_share_listener(_limit_torch_threads)
 
 
 class _ReverseModeFunction(torch.autograd.Function):
@@ -66,7 +66,7 @@ class _DifferentiableOperator(_ReverseModeFunction):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
-        arguments = {n: view_array(t) for n, t in zip(_list_array_names(spec, order), tensors, strict=True)}
+        arguments = {n: view_tensor_as_array(t) for n, t in zip(_list_array_names(spec, order), tensors, strict=True)}
         fields = ARRAYS[name](**arguments, **keywords, **({"wrt": wanted} if order else {}))
         if order:
             return tuple(_to_tensor(getattr(fields, n)) for n in _list_array_names(spec, order - 1))
@@ -198,7 +198,7 @@ def _sum_rows_of_ranks(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
         raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition from Partition.rows")
     with require_agreement(rows.comm, ("total", "total"), rows.name) as facts:
-        if not isinstance(rows.kind, RowTableFormat):
+        if not isinstance(rows.kind, GraphlessFormat):
             raise TypeError("total: rows is a Partition of a graph; expected a Partition from Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
@@ -208,7 +208,7 @@ def _sum_rows_of_ranks(x: Tensor, rows: Partition) -> Tensor:
     chunks = rows.sum_chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
-    exchanged_rows = chunks.halos["num_edges"].start(view_array(x)).wait()
+    exchanged_rows = chunks.halos["num_edges"].start(view_tensor_as_array(x)).wait()
     xp = get_array_module(exchanged_rows)
     places = (subgraph.places["num_edges"] for subgraph in chunks.subgraphs)
     parts = (

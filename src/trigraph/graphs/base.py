@@ -33,7 +33,7 @@ def enter_device(*values: Any) -> contextlib.AbstractContextManager[Any]:
         if name_library(value) == "cupy":
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
-            context = LIBRARIES["torch"]().share_device_with_cupy(value)
+            context = LIBRARIES["torch"]().use_torch_stream_and_allocator(value)
         elif (
             isinstance(value, ImmutableGraph) and getattr(value, "kind", "") == "cupy"
         ):  # a new object has no `kind` yet
@@ -114,14 +114,14 @@ class ImmutableGraph:
     _built: dict[str, Any]
 
     @staticmethod
-    def _common_attributes(array: Any) -> dict[str, Any]:
+    def _make_common_attributes(array: Any) -> dict[str, Any]:
         """Return the attributes that every graph object has; `array` is one of its arrays."""
         return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
-    def _set_once(self, **attributes: Any) -> None:
+    def _set_attributes_once(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ was called again, but other code may use the arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
-        self._assign(**attributes)
+        self._assign_attributes(**attributes)
         for value in attributes.values():
             if name_library(value):
                 wait_until_written(value)
@@ -144,7 +144,7 @@ class ImmutableGraph:
         """Return the context in which the graph allocates arrays, by torch if the graph has tensors."""
         return enter_device(self._built.get("tensors", (self,))[0])
 
-    def _assign(self, **attributes: Any) -> None:
+    def _assign_attributes(self, **attributes: Any) -> None:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 

@@ -55,7 +55,7 @@ def counts_fit_c_int(*numbers: int) -> bool:
     return max(numbers) <= LARGEST_C_INT
 
 
-def fill_arrays_by_library(
+def call_library_function(
     name: str, integers: Sequence[int], given: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[int, list[int], list[np.ndarray]]:
     """Call a function of libtrigraph; return its status, three integer results and the read-only arrays that it wrote.
@@ -93,7 +93,7 @@ def sort_positions_by_key(caller: str, name: str, keys: Any, bound_name: str, nu
         check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # memory for the offsets and their copy
         if counts_fit_c_int(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
-            status, facts, (offsets, positions, _) = fill_arrays_by_library("sort", sizes, (keys, None), lengths)
+            status, facts, (offsets, positions, _) = call_library_function("sort", sizes, (keys, None), lengths)
             if status == WRONG_INDEX:
                 check_range(caller, name, keys, num_keys, bound_name)
             assert status == 0
@@ -115,9 +115,7 @@ def sort_edges_by_destination(
     """
     check_memory("CSC", "num_dst_nodes", num_dst, 2 * dst.dtype.itemsize)
     most, sizes = dst.size + max(loops, 0), (dst.size, num_dst, num_src, loops)
-    status, (total, degree, rises), arrays = fill_arrays_by_library(
-        "sort", sizes, (dst, src), (num_dst + 1, most, most)
-    )
+    status, (total, degree, rises), arrays = call_library_function("sort", sizes, (dst, src), (num_dst + 1, most, most))
     if status == WRONG_INDEX:
         check_range("CSC", "src", src, num_src, "num_src_nodes")
         check_range("CSC", "dst", dst, num_dst, "num_dst_nodes")

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.arrays import (
+    check_and_copy_index_array,
     check_memory,
     check_range,
-    copy_index_array,
     copy_read_only,
     describe_type,
     get_array_module,
-    largest_index_count,
+    get_max_addressable_count,
     name_library,
     require_count,
     view_tensor_memory,
@@ -24,8 +24,8 @@ from trigraph.arrays import (
 )
 from trigraph.graphs.base import GRAPH_HOOKS, ImmutableGraph, on_argument_device
 from trigraph.graphs.counting import (
+    call_library_function,
     counts_fit_c_int,
-    fill_arrays_by_library,
     sort_edges_by_destination,
     sort_positions_by_key,
 )
@@ -54,11 +54,11 @@ class ReverseCSC(NamedTuple):
     row_positions: Any
 
 
-def count_nodes(name: str, values: Any) -> int:
+def infer_count_from_indices(name: str, values: Any) -> int:
     """Return the largest value + 1; raise ValueError if it exceeds the limit for the dtype."""
     if values.size == 0:
         return 0
-    number, largest = int(values.max()) + 1, largest_index_count(values.dtype)
+    number, largest = int(values.max()) + 1, get_max_addressable_count(values.dtype)
     if number > largest:
         at = int(values.argmax())
         raise ValueError(f"CSC: {name}[{at}] is {int(values[at])}; expected less than {largest}")
@@ -70,17 +70,17 @@ def _check_and_count_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: s
     rows = (
         None
         if num_edges is None
-        else require_count("CSC", "num_edges", num_edges, maximum=largest_index_count(ends.dtype))
+        else require_count("CSC", "num_edges", num_edges, maximum=get_max_addressable_count(ends.dtype))
     )
     if edge_ids is None:
         rows = ends.size if rows is None else rows
         if rows < ends.size:
             raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
         return None, int(rows)
-    edge_ids = copy_index_array("CSC", "edge_ids", edge_ids, ends, name)
+    edge_ids = check_and_copy_index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
-    rows = count_nodes("edge_ids", edge_ids) if rows is None else rows
+    rows = infer_count_from_indices("edge_ids", edge_ids) if rows is None else rows
     check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
     return edge_ids, rows
 
@@ -145,8 +145,8 @@ class CSC(ImmutableGraph):
         edge_ids: Any = None,
         num_edges: int | None = None,
     ) -> None:
-        offsets = copy_index_array("CSC", "offsets", offsets)
-        indices = copy_index_array("CSC", "indices", indices, offsets)
+        offsets = check_and_copy_index_array("CSC", "offsets", offsets)
+        indices = check_and_copy_index_array("CSC", "indices", indices, offsets)
         if offsets.size == 0:
             raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
         num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
@@ -165,7 +165,9 @@ class CSC(ImmutableGraph):
         if num_src_nodes is None:
             num_src = num_dst
         else:
-            num_src = require_count("CSC", "num_src_nodes", num_src_nodes, maximum=largest_index_count(indices.dtype))
+            num_src = require_count(
+                "CSC", "num_src_nodes", num_src_nodes, maximum=get_max_addressable_count(indices.dtype)
+            )
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
         edge_ids, rows = _check_and_count_edge_rows(edge_ids, num_edges, indices, "indices")
         in_order = edge_ids is None
@@ -178,7 +180,7 @@ class CSC(ImmutableGraph):
         self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
     ) -> None:
         """Set every attribute from checked values; no other code may write to the arrays."""
-        self._set_once(
+        self._set_attributes_once(
             offsets=offsets,
             indices=indices,
             edge_ids=edge_ids,
@@ -188,7 +190,7 @@ class CSC(ImmutableGraph):
             num_positions=int(indices.size),
             num_edges=rows,
             max_in_degree=degree,
-            **self._common_attributes(offsets),
+            **self._make_common_attributes(offsets),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -234,7 +236,7 @@ class CSC(ImmutableGraph):
                 ids = None if self.edges_in_order else self.edge_ids
                 n, given = self.num_positions, (self.offsets, self.indices, ids)
                 lengths = (n, self.num_src_nodes + 1, n, self.num_edges + 1, 0 if ids is None else n)
-                status, _, arrays = fill_arrays_by_library("csc_orders", sizes, given, lengths)
+                status, _, arrays = call_library_function("csc_orders", sizes, given, lengths)
                 if status != 0:
                     raise ValueError(
                         "CSC: an index is out of range, or offsets decrease: the graph's tensors were modified"
@@ -324,16 +326,18 @@ class CSC(ImmutableGraph):
         CSC
             Edge arrays keep the caller's order; `edge_ids` of the graph holds the permutation.
         """
-        src = copy_index_array("CSC", "src", src)
-        dst = copy_index_array("CSC", "dst", dst, src, "src")
+        src = check_and_copy_index_array("CSC", "src", src)
+        dst = check_and_copy_index_array("CSC", "dst", dst, src, "src")
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
         edge_ids, rows = _check_and_count_edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
-            None if value is None else require_count("CSC", name, value, maximum=largest_index_count(src.dtype))
+            None if value is None else require_count("CSC", name, value, maximum=get_max_addressable_count(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
-        largest = max(count_nodes("src", src), count_nodes("dst", dst)) if None in numbers else 0
+        largest = (
+            max(infer_count_from_indices("src", src), infer_count_from_indices("dst", dst)) if None in numbers else 0
+        )
         n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
         if name_library(src) == "numpy" and counts_fit_c_int(src.size, n_src, n_dst):
             return cls._build_on_host(src, dst, n_src, n_dst, edge_ids, rows)

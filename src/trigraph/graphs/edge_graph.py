@@ -11,20 +11,20 @@ import numpy as np
 
 from trigraph.arrays import (
     INDEX_DTYPES,
+    check_and_copy_index_array,
     check_range,
-    convert_like,
-    copy_index_array,
+    convert_to_tensor_like,
     copy_read_only,
     describe_dtype,
     find_device,
     get_array_module,
-    largest_index_count,
+    get_max_addressable_count,
     name_library,
     require_count,
     view_tensor_memory,
 )
 from trigraph.graphs.base import ImmutableGraph, on_argument_device
-from trigraph.graphs.counting import counts_fit_c_int, fill_arrays_by_library, sort_positions_by_key
+from trigraph.graphs.counting import call_library_function, counts_fit_c_int, sort_positions_by_key
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, find_neighbor_pairs
 from trigraph.graphs.reverse import find_reverse_positions
 from trigraph.table.graph_kinds import GRAPH_PARTS
@@ -33,7 +33,7 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 MAX_NODES = math.isqrt(2**63 - 1)
 
 
-class LeftOut(NamedTuple):
+class ExcludedInEdges(NamedTuple):
     """Excluded in-edges of the source of each edge `e`: ``dst_edge_index[start[e]:stop[e]]``.
 
     Exclusion is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
@@ -167,7 +167,7 @@ class EdgeGraph(ImmutableGraph):
             edge_start, edge_stop, reverse_edge = found
         elif reverse_edge is not None or not has_no_geometry or max_parallel < 2:
             if reverse_edge is None:
-                pairs = _number_pairs(dst[by_dst], src[by_dst], num_nodes)
+                pairs = _compute_pair_keys(dst[by_dst], src[by_dst], num_nodes)
                 position = find_reverse_positions(src, dst, by_dst, pairs, start, stop, shifts, vec)
             else:
                 position_of_edge = xp.empty_like(by_dst)
@@ -177,7 +177,7 @@ class EdgeGraph(ImmutableGraph):
             edge_start = copy_read_only(xp.where(has_reverse, position, start).astype(dtype))
             edge_stop = copy_read_only((edge_start + has_reverse).astype(dtype))
             reverse_edge = copy_read_only(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
-        self._set_once(
+        self._set_attributes_once(
             src=src,
             dst=dst,
             src_offsets=copy_read_only(src_offsets),  # a copy, so that the order's memory is freed
@@ -193,7 +193,7 @@ class EdgeGraph(ImmutableGraph):
             max_in_degree=in_degree,
             max_out_degree=out_degree,
             max_parallel_edges=max_parallel,
-            **self._common_attributes(src),
+            **self._make_common_attributes(src),
         )
 
     @classmethod
@@ -224,7 +224,7 @@ class EdgeGraph(ImmutableGraph):
         ).positions.copy()  # a copy for the caller
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
-        return SortedEdges(graph, convert_like(permutation, like))
+        return SortedEdges(graph, convert_to_tensor_like(permutation, like))
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
@@ -260,7 +260,7 @@ class EdgeGraph(ImmutableGraph):
         src, dst, shifts, offset = find_neighbor_pairs(positions, cutoff, cell, pbc)
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
-        return NeighborEdges(graph, *(convert_like(a, like) for a in (vec, offset, shifts)))
+        return NeighborEdges(graph, *(convert_to_tensor_like(a, like) for a in (vec, offset, shifts)))
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
@@ -281,7 +281,7 @@ class EdgeGraph(ImmutableGraph):
             raise TypeError(f"EdgeGraph: atoms is a {type(atoms).__name__}; expected an ase.Atoms")
         return cls.from_positions(atoms.positions, cutoff, np.asarray(atoms.cell), atoms.pbc)
 
-    def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> LeftOut:
+    def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> ExcludedInEdges:
         """Return, for each edge, the in-edges of its source that its sum leaves out.
 
         Parameters
@@ -293,7 +293,7 @@ class EdgeGraph(ImmutableGraph):
 
         Returns
         -------
-        LeftOut
+        ExcludedInEdges
             Existing arrays of the graph; nothing is computed.
 
         Raises
@@ -304,12 +304,12 @@ class EdgeGraph(ImmutableGraph):
         if exclude is not None and not isinstance(exclude, str):
             raise TypeError(f"{operator}: exclude is a {type(exclude).__name__}; expected 'node', 'edge' or None")
         if exclude is None:
-            return LeftOut(self.reverse_start, self.reverse_start)
+            return ExcludedInEdges(self.reverse_start, self.reverse_start)
         if exclude == "node":
-            return LeftOut(self.reverse_start, self.reverse_stop)
+            return ExcludedInEdges(self.reverse_start, self.reverse_stop)
         if exclude == "edge":
             self.require_reverse(operator)
-            return LeftOut(self._edge_start, self._edge_stop)
+            return ExcludedInEdges(self._edge_start, self._edge_stop)
         raise ValueError(f"{operator}: exclude is {exclude!r}; expected 'node', 'edge' or None")
 
     @on_argument_device
@@ -389,7 +389,7 @@ def build_with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) ->
 def _copy_checked_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
     """Return a copy of `reverse_edge`; raise unless each reverse leads back and has the edge as its own reverse."""
     xp = get_array_module(src)
-    reverse_edge = copy_index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
+    reverse_edge = check_and_copy_index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
         raise ValueError(f"EdgeGraph: reverse_edge has shape {reverse_edge.shape}; expected (num_edges,) = {src.shape}")
     edges, is_paired = xp.arange(src.size), reverse_edge != -1
@@ -403,11 +403,13 @@ def _copy_checked_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
 
 
 def _copy_checked_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
-    src = copy_index_array("EdgeGraph", "src", src)
-    dst = copy_index_array("EdgeGraph", "dst", dst, src, "src")
+    src = check_and_copy_index_array("EdgeGraph", "src", src)
+    dst = check_and_copy_index_array("EdgeGraph", "dst", dst, src, "src")
     if src.size != dst.size:
         raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
-    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MAX_NODES, largest_index_count(src.dtype)))
+    number = require_count(
+        "EdgeGraph", "num_nodes", num_nodes, maximum=min(MAX_NODES, get_max_addressable_count(src.dtype))
+    )
     check_range("EdgeGraph", "src", src, number, "num_nodes")
     check_range("EdgeGraph", "dst", dst, number, "num_nodes")
     return src, dst, number
@@ -423,7 +425,7 @@ def _check_sorted_by_source(src: Any) -> None:
         )
 
 
-def _view_checked_triples(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
+def _view_checked_vectors(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Check an array of three numbers per edge, shape (num_edges, 3)."""
     library, expected = name_library(src), " or ".join(d.name for d in dtypes)
     value = view_tensor_memory(value, f"EdgeGraph: {name}")
@@ -444,13 +446,13 @@ def _view_checked_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[A
     """Check shapes and types, and that no edge has zero length according to `shifts` and `vec`."""
     xp = get_array_module(src)
     if shifts is not None:
-        shifts = _view_checked_triples("shifts", shifts, src, INDEX_DTYPES)
+        shifts = _view_checked_vectors("shifts", shifts, src, INDEX_DTYPES)
         if shifts.size and not (shifts.min() >= -LARGEST_SHIFT and shifts.max() <= LARGEST_SHIFT):
             at = int(xp.argmax(((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)))
             raise ValueError(
                 f"EdgeGraph: shifts[{at}] is {shifts[at].tolist()}; expected at most {LARGEST_SHIFT} cells either way"
             )
-        has_zero_length = (src == dst) & _are_zero(shifts)
+        has_zero_length = (src == dst) & _find_zero_rows(shifts)
         if bool(has_zero_length.any()):
             at = int(xp.argmax(has_zero_length))
             raise ValueError(
@@ -458,8 +460,8 @@ def _view_checked_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[A
                 "expected edges of non-zero length"
             )
     if vec is not None:
-        vec = _view_checked_triples("vec", vec, src, FLOATS)
-        bad = _are_zero(vec)
+        vec = _view_checked_vectors("vec", vec, src, FLOATS)
+        bad = _find_zero_rows(vec)
         if not xp.isfinite(vec).all() or bool(bad.any()):
             at = int(xp.argmax(bad | ~xp.isfinite(vec).all(axis=1)))
             raise ValueError(
@@ -469,7 +471,7 @@ def _view_checked_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[A
     return shifts, vec
 
 
-def _are_zero(rows: Any) -> Any:
+def _find_zero_rows(rows: Any) -> Any:
     """Return whether each row of three numbers is zero; NumPy is faster column by column."""
     return (rows[:, 0] == 0) & (rows[:, 1] == 0) & (rows[:, 2] == 0)
 
@@ -487,13 +489,16 @@ def _find_opposite_edges(
         shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
         given = src, dst, shifts, dst_offsets, by_dst
         lengths = [n, n] + [n if needs_reverse else 0] * 3
-        status, (max_parallel, *_), (start, stop, *found) = fill_arrays_by_library(
+        status, (max_parallel, *_), (start, stop, *found) = call_library_function(
             "edges_back", (num_nodes, n, needs_reverse), given, lengths
         )
         return start, stop, max_parallel, found if status == 0 else []
     # In-edges of a node are sorted by source, so that parallel edges are contiguous.
     xp, dtype = get_array_module(src), src.dtype
-    pairs, opposite_pairs = _number_pairs(dst[by_dst], src[by_dst], num_nodes), _number_pairs(src, dst, num_nodes)
+    pairs, opposite_pairs = (
+        _compute_pair_keys(dst[by_dst], src[by_dst], num_nodes),
+        _compute_pair_keys(src, dst, num_nodes),
+    )
     start, stop = (
         xp.searchsorted(pairs, opposite_pairs, side="left"),
         xp.searchsorted(pairs, opposite_pairs, side="right"),
@@ -507,5 +512,5 @@ def _find_opposite_edges(
     )
 
 
-def _number_pairs(major: Any, minor: Any, num_nodes: int) -> Any:
+def _compute_pair_keys(major: Any, minor: Any, num_nodes: int) -> Any:
     return major.astype(np.int64) * num_nodes + minor

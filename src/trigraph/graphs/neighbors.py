@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import describe_dtype, name_library, require_nonnegative_number, show_value
+from trigraph.arrays import describe_dtype, format_value, name_library, require_nonnegative_number
 from trigraph.graphs.counting import sort_positions_by_key
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -35,7 +35,7 @@ def find_neighbor_pairs(
             f"EdgeGraph: cell is {shown_cell} with pbc {pbc.tolist()}; "
             "expected independent vectors in periodic directions"
         )
-    most_cells = find_cell_limit(positions.dtype)
+    most_cells = get_max_cells_from_origin(positions.dtype)
     src, dst, shifts = _find_pairs(positions.astype(np.float64), _require_cutoff(cutoff), box, pbc, most_cells)
     return src, dst, shifts, _compute_offset(shifts, box).astype(positions.dtype)
 
@@ -56,7 +56,7 @@ def find_neighbors_of_molecules(
 def _require_pbc_flags(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"EdgeGraph: pbc is {show_value(pbc)}; expected a bool or three bools")
+        raise TypeError(f"EdgeGraph: pbc is {format_value(pbc)}; expected a bool or three bools")
     if flags.shape not in ((), (3,)):
         raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three bools")
     return np.array(np.broadcast_to(flags, (3,)))
@@ -92,7 +92,7 @@ def _require_cutoff(cutoff: Any) -> float:
     return number
 
 
-def find_cell_limit(dtype: np.dtype) -> int:
+def get_max_cells_from_origin(dtype: np.dtype) -> int:
     """Return the largest allowed distance of an atom from the origin along a periodic direction, in cells.
 
     A position that is N cells away is rounded by up to N eps / 2 of a cell, which leaves half of the digits for
@@ -115,7 +115,7 @@ def _find_pairs(
     """
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-    box, moved, crossed = _make_search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
+    box, moved, crossed = _move_atoms_into_search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
     # Search slightly beyond the cutoff, then select by distances that are bitwise equal for an edge and its reverse.
     reach = _choose_bin_width(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _call_neighbor_list(moved / reach, 1.0, box / reach, pbc))
@@ -150,7 +150,7 @@ def _compute_offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     return offset
 
 
-def _make_search_box(
+def _move_atoms_into_search_box(
     positions: np.ndarray,
     cutoff: float,
     cell: np.ndarray,
@@ -173,7 +173,7 @@ def _make_search_box(
     origin, new_coordinates = np.trunc(coordinates), np.zeros_like(coordinates)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
-        origin[:, k], new_coordinates[:, k] = _move_groups_together(
+        origin[:, k], new_coordinates[:, k] = _compute_group_moves(
             coordinates[:, k], cutoff, of_atom if k == 0 else None
         )
     width = np.where(pbc, 1.0, (coordinates - origin + new_coordinates).max(axis=0) + cutoff)
@@ -213,7 +213,7 @@ def _choose_bin_width(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     return reach * cutoff
 
 
-def _move_groups_together(
+def _compute_group_moves(
     coordinates: np.ndarray, cutoff: float, of_atom: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest coordinate of each atom's group and its new value, with small gaps between groups.

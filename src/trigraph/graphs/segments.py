@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trigraph.arrays import copy_index_array, largest_index_count, require_count
+from trigraph.arrays import check_and_copy_index_array, get_max_addressable_count, require_count
 from trigraph.graphs.base import ImmutableGraph, on_argument_device
 from trigraph.graphs.counting import sort_positions_by_key
 from trigraph.table.constants import PART_SIZE
@@ -63,19 +63,21 @@ class Segments(ImmutableGraph):
 
     @on_argument_device
     def __init__(self, index: Any, num_segments: int) -> None:
-        index = copy_index_array("Segments", "index", index)
-        num_segments = require_count("Segments", "num_segments", num_segments, maximum=largest_index_count(index.dtype))
+        index = check_and_copy_index_array("Segments", "index", index)
+        num_segments = require_count(
+            "Segments", "num_segments", num_segments, maximum=get_max_addressable_count(index.dtype)
+        )
         offsets, order, max_size, is_sorted = sort_positions_by_key(
             "Segments", "index", index, "num_segments", num_segments
         )
-        self._set_once(
+        self._set_attributes_once(
             index=index,
             offsets=offsets,
             order=order,
             num_members=int(index.size),
             num_segments=num_segments,
             max_size=max_size,
-            **self._common_attributes(index),
+            **self._make_common_attributes(index),
             is_sorted=is_sorted,
         )
         if self.kind == "cupy" and self.max_size > PART_SIZE:  # built now, so that CUDA graphs can capture later calls

@@ -9,16 +9,16 @@ import numpy as np
 from trigraph.arrays import ArrayLibrary
 from trigraph.checks import (
     bind_arguments,
-    bind_sizes,
     check_and_convert_attributes,
     check_and_convert_graphs,
     check_dtypes_and_devices,
     check_graph_consistency,
+    find_symbol_sizes,
     squeeze_columns,
 )
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.jax.graphs import copy_graph_to_jax, require_jax_cpu_array
-from trigraph.jax.primitive import CallSpec, bind_wanted_fields
+from trigraph.jax.primitive import CallSpec, compute_wanted_fields
 from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.table.public import jax_docstring, set_function_metadata
 
@@ -64,7 +64,7 @@ def _make_public_function(spec: Definition) -> Callable[..., Any]:
         check_and_convert_graphs(op, values, ARRAYS, device)
         check_graph_consistency(op, values)
         squeeze_columns(op, values)
-        sizes = bind_sizes(op, values)
+        sizes = find_symbol_sizes(op, values)
         for name in spec.symbols:
             if sizes[name] > MAX_SIZE:
                 raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {MAX_SIZE}")
@@ -74,7 +74,7 @@ def _make_public_function(spec: Definition) -> Callable[..., Any]:
         }
         attributes = tuple((a.name, values[a.name]) for a in op.attributes)
         wanted = tuple(f.name for f in op.list_returned_fields(values, sizes))
-        fields = bind_wanted_fields(CallSpec(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)
+        fields = compute_wanted_fields(CallSpec(spec.name, 0, tuple(sizes.items()), attributes), operands, wanted)
         return fields[wanted[0]] if result is None else result(*(fields.get(f.name) for f in op.fields))
 
     set_function_metadata(call_forward_operator, "trigraph.jax", spec.name, op.signature, jax_docstring(op))

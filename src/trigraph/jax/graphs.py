@@ -72,7 +72,7 @@ def _unflatten_graph(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any
     graph, count = cls.__new__(cls), len(parts.arrays)
     built = {"jax": (leaves, numbers)} | ({"reverse": ReverseCSC(*leaves[count:])} if parts.reverse else {})
     named = dict(zip(parts.arrays, leaves, strict=False))
-    graph._assign(**named, **dict(numbers), kind="jax", device="host", _built=built)
+    graph._assign_attributes(**named, **dict(numbers), kind="jax", device="host", _built=built)
     return graph
 
 

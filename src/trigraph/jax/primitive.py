@@ -24,9 +24,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trigraph.checks import evaluate_shape
 from trigraph.fortran.shims import SHIM_SETS
-from trigraph.fortran.threads import synchronise_library
+from trigraph.fortran.threads import synchronise_library_settings
 from trigraph.jax.plain import PLAIN
-from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
+from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate_expression
 
 SECOND_DERIVATIVE, BWD_TANGENT = 3, 4  # orders in `Form`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
 SPECS = {spec.name: spec for spec in DEFINITIONS}
@@ -63,7 +63,7 @@ type_of = jax.typeof if hasattr(jax, "typeof") else core.get_aval  # JAX before 
 Values = dict[str, Any]
 
 
-def bind_wanted_fields(form: CallSpec, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
+def compute_wanted_fields(form: CallSpec, values: Mapping[str, Any], wanted: Sequence[str]) -> Values:
     """Return the wanted fields of a call by name. Cotangents and gradients that `values` lacks are zero."""
     if not wanted:
         return {}
@@ -116,8 +116,10 @@ def _compute_operator_results(*operands: Any, form: CallSpec) -> Sequence[Any]:
         ]
     if form.order == BWD_TANGENT:
         rest, own = _split_by_prefix(form, values)
-        by_first = _call_order(form, rest, 1, form.wanted, grad=own["along"])
-        by_field = _sum_by_name(by_first, _call_order(form, rest, 2, form.wanted, gg=own["gg"], grad=own["grad"]))
+        by_first = _compute_fields_of_order(form, rest, 1, form.wanted, grad=own["along"])
+        by_field = _sum_by_name(
+            by_first, _compute_fields_of_order(form, rest, 2, form.wanted, gg=own["gg"], grad=own["grad"])
+        )
         return [by_field[n] for n in form.wanted]
     if form.order == SECOND_DERIVATIVE:
         by_field = _compute_second_derivative(form, values)
@@ -131,7 +133,7 @@ def _compute_operator_results(*operands: Any, form: CallSpec) -> Sequence[Any]:
     integers = [
         *numbers,
         *(int(n in values or _has_optional_input(form, n)) for n in SHIMS.list_optional_arguments(op)),
-        *(sizes[n] for n in op.choice_names),
+        *(sizes[n] for n in op.choice_attribute_names),
     ]
     type_suffix = f"_f{8 * first.dtype.itemsize}" + (
         f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph_kind else ""
@@ -188,10 +190,12 @@ def _split_by_prefix(form: CallSpec, values: Mapping[str, Any]) -> tuple[Values,
     return rest, prefixes
 
 
-def _call_order(form: CallSpec, rest: Values, order: int, wanted: Sequence[str], **groups: Values) -> Values:
+def _compute_fields_of_order(
+    form: CallSpec, rest: Values, order: int, wanted: Sequence[str], **groups: Values
+) -> Values:
     """Return the wanted fields of an order for the operands in `rest`, and those in `groups` under their prefixes."""
     prefixed = {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
-    return bind_wanted_fields(form._replace(order=order), rest | prefixed, wanted)
+    return compute_wanted_fields(form._replace(order=order), rest | prefixed, wanted)
 
 
 def _sum_by_name(*parts: Values) -> Values:
@@ -210,15 +214,15 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: CallSpec) -> 
     along, moved = _split_by_prefix(form, named_tangents)
     # Tangents of fwd's results are ignored, because bwd2 treats these results as functions of the inputs.
     along = {a.name: along[a.name] for a in form.definition.inputs if a.name in along}
-    compute, wanted = partial(_call_order, form, rest), form.wanted
+    compute, wanted = partial(_compute_fields_of_order, form, rest), form.wanted
     inputs = [n for n in wanted if not n.startswith("grad_")]
     grads = [n for n in wanted if n.startswith("grad_")]
     parts: list[Values] = []
     if form.order == 0:
         if along:
-            given_back = {n: r for n, r in zip(wanted, results, strict=True) if _is_given_back(form, n)}
+            given_back = {n: r for n, r in zip(wanted, results, strict=True) if _is_reused_by_bwd(form, n)}
             names = [f"grad_{a.name}" for a in form.definition.outputs]
-            fields = _call_order(form, rest | given_back, 2, names, gg=along)
+            fields = _compute_fields_of_order(form, rest | given_back, 2, names, gg=along)
             parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
         if along and moved["grad"]:
@@ -255,10 +259,10 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: CallSpec) -> 
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
 
-def _is_given_back(form: CallSpec, name: str) -> bool:
+def _is_reused_by_bwd(form: CallSpec, name: str) -> bool:
     """Return whether bwd takes a result of fwd as an argument."""
     when = dict(form.definition.given_back_when).get(name)
-    return name in form.definition.given_back and (when is None or bool(evaluate(when, dict(form.sizes))))
+    return name in form.definition.given_back and (when is None or bool(evaluate_expression(when, dict(form.sizes))))
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, form: CallSpec) -> list[Any]:
@@ -269,7 +273,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: CallSpec) -> lis
     inputs, of_groups = _split_by_prefix(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
-    compute = partial(_call_order, form, rest)
+    compute = partial(_compute_fields_of_order, form, rest)
     parts: list[Values] = []
     if form.order == 1:  # transpose with respect to the output gradients
         if inputs:
@@ -357,7 +361,7 @@ def _register_ffi_handler() -> None:
         raise ImportError(
             "trigraph.jax needs trigraph.fortran._xla, which this installation lacks; install trigraph again"
         )
-    synchronise_library()
+    synchronise_library_settings()
     library = ctypes.CDLL(spec.origin)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
 

@@ -5,14 +5,14 @@ This package uses only the standard library, because the build imports it before
 
 from trigraph.table.grammar import (
     SYMBOLS,
-    Argument,
     Array,
+    ArrayArgument,
     Attribute,
     Definition,
     Operator,
-    evaluate,
+    evaluate_expression,
     evaluate_shape,
-    find_names,
+    find_symbol_names,
 )
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import (

@@ -16,7 +16,7 @@ from trigraph.table.lazy import lazy
 
 
 @dataclass(frozen=True)
-class Symbol:
+class SizeSymbol:
     """Symbolic size in array shapes."""
 
     doc: str  # what the symbol means
@@ -25,30 +25,30 @@ class Symbol:
     maximum: int | None = None  # largest size, if a definition limits it (`Definition.symbol`)
 
 
-SYMBOLS: dict[str, Symbol] = {
-    "num_edges": Symbol("rows of the edge arrays", 0, (37, 58)),
-    "num_src_nodes": Symbol("source nodes", 0, (11, 14)),
-    "num_dst_nodes": Symbol("destination nodes", 0, (9, 14)),
-    "num_positions": Symbol("positions of the CSC graph (in-edges over all destinations)", 0, (41, 63)),
-    "d": Symbol("dimension of the coordinates", 1, (3, 2, 1)),
-    "hidden": Symbol("width H of the kernel network's hidden layer", 1, (13, 8)),
-    "f_in": Symbol("features per source node", 1, (3, 5)),
-    "f_out": Symbol("features per destination node", 1, (4, 3)),
-    "num_nodes": Symbol("nodes", 0, (9, 12)),
-    "num_radial": Symbol("radial basis functions R", 1, (6, 3)),
-    "num_spherical": Symbol("circular or spherical basis functions S", 1, (7, 4)),
-    "envelope_exponent": Symbol("exponent p of the envelope", 2, (5, 4)),
-    "n_emb": Symbol("width C of the edge embedding", 1, (10, 5)),
-    "n_mid": Symbol("width M between the two projections of the basis", 1, (4, 3)),
-    "dim": Symbol("width of the node embedding", 1, (7, 4, 5)),
-    "dim_head": Symbol("width of one attention head", 1, (5, 4, 3)),
-    "num_heads": Symbol("attention heads", 1, (3, 2)),
-    "num_triplets": Symbol("triplets", 0, (53, 41)),
-    "num_inputs": Symbol("rows of m", 0, (31, 23)),
-    "num_outputs": Symbol("rows of the result: atoms, or edges", 0, (11, 7)),
-    "interm": Symbol("width of the intermediate embedding", 1, (5, 3)),
-    "emb_in": Symbol("width of the embedding of the inputs", 1, (4, 6)),
-    "emb_out": Symbol("width of the embedding of the outputs", 1, (6, 5)),
+SYMBOLS: dict[str, SizeSymbol] = {
+    "num_edges": SizeSymbol("rows of the edge arrays", 0, (37, 58)),
+    "num_src_nodes": SizeSymbol("source nodes", 0, (11, 14)),
+    "num_dst_nodes": SizeSymbol("destination nodes", 0, (9, 14)),
+    "num_positions": SizeSymbol("positions of the CSC graph (in-edges over all destinations)", 0, (41, 63)),
+    "d": SizeSymbol("dimension of the coordinates", 1, (3, 2, 1)),
+    "hidden": SizeSymbol("width H of the kernel network's hidden layer", 1, (13, 8)),
+    "f_in": SizeSymbol("features per source node", 1, (3, 5)),
+    "f_out": SizeSymbol("features per destination node", 1, (4, 3)),
+    "num_nodes": SizeSymbol("nodes", 0, (9, 12)),
+    "num_radial": SizeSymbol("radial basis functions R", 1, (6, 3)),
+    "num_spherical": SizeSymbol("circular or spherical basis functions S", 1, (7, 4)),
+    "envelope_exponent": SizeSymbol("exponent p of the envelope", 2, (5, 4)),
+    "n_emb": SizeSymbol("width C of the edge embedding", 1, (10, 5)),
+    "n_mid": SizeSymbol("width M between the two projections of the basis", 1, (4, 3)),
+    "dim": SizeSymbol("width of the node embedding", 1, (7, 4, 5)),
+    "dim_head": SizeSymbol("width of one attention head", 1, (5, 4, 3)),
+    "num_heads": SizeSymbol("attention heads", 1, (3, 2)),
+    "num_triplets": SizeSymbol("triplets", 0, (53, 41)),
+    "num_inputs": SizeSymbol("rows of m", 0, (31, 23)),
+    "num_outputs": SizeSymbol("rows of the result: atoms, or edges", 0, (11, 7)),
+    "interm": SizeSymbol("width of the intermediate embedding", 1, (5, 3)),
+    "emb_in": SizeSymbol("width of the embedding of the inputs", 1, (4, 6)),
+    "emb_out": SizeSymbol("width of the embedding of the outputs", 1, (6, 5)),
 }
 
 
@@ -94,7 +94,7 @@ class Attribute:
     requests: bool = False  # whether the attribute, which only fwd has, requests an auxiliary output
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Whether the caller must pass the attribute."""
         return self.default is inspect.Parameter.empty
 
@@ -187,15 +187,15 @@ class Definition:
         not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional_names}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
-                symbols.update(dict.fromkeys(n for n in sorted(find_names(dim)) if n not in not_sizes))
+                symbols.update(dict.fromkeys(n for n in sorted(find_symbol_names(dim)) if n not in not_sizes))
         return (*symbols, *(a.name for a in self.attributes if a.is_size))
 
-    def get_limited_symbol(self, name: str) -> Symbol:
+    def get_limited_symbol(self, name: str) -> SizeSymbol:
         """Return a size of :data:`SYMBOLS` with the maximum that this operator supports."""
         return self._limited_symbols.get(name) or SYMBOLS[name]
 
     @lazy
-    def _limited_symbols(self) -> dict[str, Symbol]:
+    def _limited_symbols(self) -> dict[str, SizeSymbol]:
         return {name: replace(SYMBOLS[name], maximum=maximum) for name, maximum in self.maxima}
 
     @lazy
@@ -218,12 +218,14 @@ class Definition:
         if not self.linear_when:
             return self.is_always_multilinear
         chosen = {
-            a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in find_names(self.linear_when)
+            a.name: (a.choices, values[a.name])
+            for a in self.attributes
+            if a.name in find_symbol_names(self.linear_when)
         }
         choice_indices = {
             n: choices.index(v) if isinstance(v, str) and v in choices else -1 for n, (choices, v) in chosen.items()
         }
-        return bool(evaluate(self.linear_when, choice_indices))
+        return bool(evaluate_expression(self.linear_when, choice_indices))
 
     @lazy
     def optional_names(self) -> tuple[str, ...]:
@@ -233,7 +235,7 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Argument(Array):
+class ArrayArgument(Array):
     """Array argument of one operator.
 
     `nullable` arguments may be None: cotangents (which are then zero), optional inputs, and results of fwd for bwd.
@@ -280,21 +282,21 @@ class Operator:
         return tuple(a for a in self.definition.attributes if self.order == 0 or not a.requests)
 
     @lazy
-    def arguments(self) -> tuple[Argument, ...]:
+    def arguments(self) -> tuple[ArrayArgument, ...]:
         """Array arguments: cotangents of gradients, gradients of outputs, inputs, results of fwd passed to bwd."""
         spec = self.definition
-        inputs = tuple(Argument(**vars(a), nullable=a.optional) for a in spec.inputs)
+        inputs = tuple(ArrayArgument(**vars(a), nullable=a.optional) for a in spec.inputs)
         grads = tuple(
-            Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
+            ArrayArgument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
             for a in spec.outputs
         )
         doc = f"Cotangent of {spec.name}_bwd's {{}}; None is zero."
         ggs = tuple(
-            Argument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
+            ArrayArgument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
             for a in spec.inputs
         )
         gggs = tuple(
-            Argument(
+            ArrayArgument(
                 f"ggg_{a.name}", a.shape, doc.format(a.name).replace("bwd", "bwd2"), 1, column=a.column, nullable=True
             )
             for a in Operator(f"{spec.name}_bwd2", 2, spec).fields
@@ -302,7 +304,7 @@ class Operator:
         outputs = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
         overrides = {"keyword": True, "doc": f"Result of {spec.name}_fwd; recomputed if None."}
         reused_results = tuple(
-            Argument(**outputs[n] | overrides, nullable=True, given_back=True) for n in spec.given_back
+            ArrayArgument(**outputs[n] | overrides, nullable=True, given_back=True) for n in spec.given_back
         )
         if self.order == 3:
             return tuple(replace(a, half=False) for a in (*gggs, *ggs, *grads, *inputs))
@@ -338,7 +340,7 @@ class Operator:
         fields = (*grads, *inputs)
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
-    def select_present_arguments(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
+    def select_present_arguments(self, values: Mapping[str, Any]) -> tuple[ArrayArgument, ...]:
         """Return the array arguments that are not None."""
         return tuple(a for a in self.arguments if values.get(a.name) is not None)
 
@@ -348,7 +350,7 @@ class Operator:
             f
             for f in self.fields
             if not (f.optional and values[f.name.removeprefix("gg_")] is None)
-            and (not f.when or evaluate(f.when, sizes))
+            and (not f.when or evaluate_expression(f.when, sizes))
         )
 
     @lazy
@@ -362,7 +364,7 @@ class Operator:
         return self.order > 0 and not self.returns_array
 
     @lazy
-    def choice_names(self) -> tuple[str, ...]:
+    def choice_attribute_names(self) -> tuple[str, ...]:
         """Names of the attributes that are choices."""
         return tuple(a.name for a in self.attributes if a.choices)
 
@@ -387,28 +389,28 @@ class Operator:
         return (*arrays, *graphs, *attributes, *keywords, *requests)
 
     @lazy
-    def binding_order(self) -> tuple[Argument, ...]:
+    def size_binding_order(self) -> tuple[ArrayArgument, ...]:
         """Array arguments in the order in which they bind sizes: inputs first, so that errors name a gradient."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
     @lazy
-    def argument_axes(self) -> tuple[tuple[Argument, tuple[tuple[str, frozenset[str]], ...]], ...]:
-        """Array arguments in `binding_order`, each with the expressions of its axes and the symbols in them."""
-        return tuple((a, tuple((dim, find_names(dim)) for dim in a.dims)) for a in self.binding_order)
+    def argument_axes(self) -> tuple[tuple[ArrayArgument, tuple[tuple[str, frozenset[str]], ...]], ...]:
+        """Array arguments in `size_binding_order`, each with the expressions of its axes and the symbols in them."""
+        return tuple((a, tuple((dim, find_symbol_names(dim)) for dim in a.dims)) for a in self.size_binding_order)
 
     @lazy
-    def index_arguments(self) -> tuple[Argument, ...]:
+    def index_arguments(self) -> tuple[ArrayArgument, ...]:
         """Array arguments that hold integers."""
         return tuple(a for a in self.arguments if a.index)
 
     @lazy
-    def positive_arguments(self) -> tuple[Argument, ...]:
+    def positive_arguments(self) -> tuple[ArrayArgument, ...]:
         """Array arguments whose numbers must be positive."""
         return tuple(a for a in self.arguments if a.positive)
 
     @lazy
-    def column_arguments(self) -> tuple[Argument, ...]:
+    def column_arguments(self) -> tuple[ArrayArgument, ...]:
         """Array arguments that may have a trailing axis of length one."""
         return tuple(a for a in self.arguments if a.column)
 
@@ -435,11 +437,11 @@ class Operator:
             *(self.graph_kind.optional_names if self.graph_kind else ()),
             "wrt",
         )
-        defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
+        defaults = {a.name: a.default for a in self.attributes if not a.is_required} | dict.fromkeys(absent)
         return {n: defaults[n] for n in self.signature_names if n in defaults}
 
     @property
-    def operation_count(self) -> str:
+    def operation_count_expression(self) -> str:
         """Expression for the number of floating-point operations.
 
         A native bwd3 is bwd on numbers with four components (`fortran/fast/jets.inc`); a product takes 9 multiplies.
@@ -464,7 +466,7 @@ def _compile_expression(expression: str) -> CodeType:
 _NO_GLOBALS: dict[str, Any] = {"__builtins__": {}}
 
 
-def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
+def evaluate_expression(expression: str, sizes: Mapping[str, int]) -> int:
     """Evaluate an expression of the table for given sizes; raise NameError if a symbol has no size yet."""
     if expression in sizes:  # most expressions consist of one symbol
         return sizes[expression]
@@ -473,10 +475,10 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
 
 def evaluate_shape(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an array of the table for given sizes."""
-    return tuple([evaluate(dim, sizes) for dim in array.dims])
+    return tuple([evaluate_expression(dim, sizes) for dim in array.dims])
 
 
 @cache
-def find_names(expression: str) -> frozenset[str]:
+def find_symbol_names(expression: str) -> frozenset[str]:
     """Return the symbols in an expression."""
     return frozenset(re.findall(r"[a-z_]\w*", expression))

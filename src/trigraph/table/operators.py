@@ -48,7 +48,7 @@ RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
 SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*num_radial+num_spherical*n_emb))"
 
 
-def _write_operation_counts(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
+def _format_operation_counts(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
     """Return expressions for the operation counts of fwd, bwd and bwd2, given the counts per term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
@@ -199,7 +199,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         kinks=(Kink("radial_basis_kinks", "dist"),),
         maxima=BESSEL_MAXIMA,
         terms="num_edges+num_radial*(num_spherical+1)",
-        operations=_write_operation_counts(RADIAL_TERMS, 30, 40, 60),
+        operations=_format_operation_counts(RADIAL_TERMS, 30, 40, 60),
         example=DocstringExample(
             ("dist, freq = np.array([0.25, 0.6]), np.pi * np.array([1.0, 2.0])",),
             "dist, freq, 2",
@@ -255,7 +255,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="edges",
         maxima=BESSEL_MAXIMA[:2],
         terms="num_edges*num_spherical*num_radial*n_mid+n_emb*n_mid",
-        operations=_write_operation_counts(SUM_TERMS, 4, 12, 32),
+        operations=_format_operation_counts(SUM_TERMS, 4, 12, 32),
         restrictions=(
             Bwd2Restriction(
                 "bwd2_grad",
@@ -363,7 +363,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
         terms="num_positions+3*num_heads*dim_head+num_src_nodes",
-        operations=_write_operation_counts(
+        operations=_format_operation_counts(
             f"(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))", 2, 6, 20
         ),
         settings=(
@@ -483,7 +483,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, Array("weight", "interm num_radial", "Weight of BasisEmbedding.", 1)),
         outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
         terms="num_edges+num_radial+interm",
-        operations=_write_operation_counts("num_edges*num_radial*interm", 2, 4, 8),
+        operations=_format_operation_counts("num_edges*num_radial*interm", 2, 4, 8),
         example=DocstringExample(
             ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
             "basis, w",
@@ -511,7 +511,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, SPHERICAL_WEIGHT),
         outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
         terms="num_edges+num_radial+interm*num_spherical",
-        operations=_write_operation_counts("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
+        operations=_format_operation_counts("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
         example=DocstringExample(
             ("basis, w = np.array([[2.0]]), np.arange(4.0).reshape(1, 2, 2)",),
             "basis, w",
@@ -544,7 +544,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("rad_W1", "num_triplets interm", "Embedded basis of each triplet."),),
         graph="triplets",
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-        operations=_write_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+        operations=_format_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
         example=DocstringExample(
             (
                 "triplets = trigraph.Segments(np.array([1, 0, 1]), 2)",
@@ -582,7 +582,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge or atom."),),
         graph="bilinear",
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
-        operations=_write_operation_counts(BILINEAR_TERMS, 2, 6, 24),
+        operations=_format_operation_counts(BILINEAR_TERMS, 2, 6, 24),
         settings=({"atoms": None, "idx_in": None}, {}, {"atoms": None}, {"idx_in": None}),
         example=DocstringExample(
             (
@@ -643,7 +643,7 @@ BASIS_EMBEDDING = Definition(
     ),
     graph="triplets or none",
     terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-    operations=_write_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+    operations=_format_operation_counts("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
     example=DocstringExample(
         ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
         "basis, w",

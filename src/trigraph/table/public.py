@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trigraph.table.grammar import Argument, Definition, Operator
+from trigraph.table.grammar import ArrayArgument, Definition, Operator
 
 # For each backend, the module of its functions and the library of its arrays.
 BACKENDS: dict[str, tuple[str, str]] = {
@@ -54,17 +54,17 @@ def _format_docstring_entry(name: str, type_text: str, text: str) -> list[str]:
     return [f"{name} : {type_text}", *_wrap_indented(text)]
 
 
-def _describe_meaning(a: Argument) -> str:
+def _describe_argument(a: ArrayArgument) -> str:
     left_out = " May be omitted if the following arguments are given by keyword." * (a.nullable and not a.keyword)
     return a.doc + left_out + " The gpu backends also take float16 and bfloat16." * a.half
 
 
-def _describe_type(a: Argument) -> str:
+def _describe_argument_type(a: ArrayArgument) -> str:
     numbers = "the graph's integers" if a.index else "float32 or float64"
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 
-def _write_raises(op: Operator) -> list[str]:
+def _format_raises_section(op: Operator) -> list[str]:
     """Return the docstring section that lists every exception and its causes."""
     first, graph = op.definition.inputs[0].name, op.graph_kind
     choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.accepts_wrt, "backend"])
@@ -95,13 +95,13 @@ def _write_raises(op: Operator) -> list[str]:
     ]
 
 
-def _write_see_also(definition: Definition, *names: str) -> list[str]:
+def _format_see_also_section(definition: Definition, *names: str) -> list[str]:
     """Return the docstring section that lists related functions and the layers of a definition."""
     layers = (f"torch.nn.{layer}" for layer in definition.layers)
     return ["", "See Also", "--------", *(f"trigraph.{name}" for name in (*names, *layers))]
 
 
-def _format_example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
+def _format_example_section(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
     """Return the docstring section with an example and the output of its last statement."""
     lines = "\n".join(
         f">>> {s}" if len(s) < 85 else textwrap.fill(s, 88, initial_indent=">>> ", subsequent_indent="...     ")
@@ -110,7 +110,7 @@ def _format_example(heads: Sequence[str], statements: Iterable[str], printed: st
     return ["", "Examples", "--------", lines, printed]
 
 
-def _example_arguments(op: Operator) -> dict[str, str]:
+def _list_example_arguments(op: Operator) -> dict[str, str]:
     """Return the arguments of an example by name, as expressions; `y` is the result of fwd."""
     spec, example = op.definition, op.definition.example
     forward = Operator(f"{spec.name}_fwd", 0, spec)
@@ -127,9 +127,9 @@ def _find_printed_field(op: Operator, given: Mapping[str, str]) -> str:
     return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
 
 
-def _write_example(op: Operator) -> list[str]:
+def _format_numpy_example(op: Operator) -> list[str]:
     """Return the docstring section with an example of the function in `trigraph`."""
-    example, given = op.definition.example, _example_arguments(op)
+    example, given = op.definition.example, _list_example_arguments(op)
     argument_text = ", ".join(given[name] for name in op.parameter_names if name in given)
     if op.order == 3:
         argument_text = ", ".join(f"{n}={given[n]}" for n in op.parameter_names if given.get(n, "None") != "None")
@@ -137,10 +137,10 @@ def _write_example(op: Operator) -> list[str]:
     statements = [*example.lines, f"trigraph.{op.name}({argument_text}){field}"]
     if any(name.startswith("grad_") for name in op.parameter_names):
         statements.insert(-1, f"y = trigraph.{op.definition.name}_fwd({example.arguments})")
-    return _format_example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
+    return _format_example_section(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
 
 
-def _torch_example(op: Operator) -> list[str]:
+def _format_torch_example(op: Operator) -> list[str]:
     """Return the docstring section with an example for `trigraph.torch`, which computes a gradient."""
     example = op.definition.example
     first = example.arguments.partition(",")[0]
@@ -149,10 +149,10 @@ def _torch_example(op: Operator) -> list[str]:
     )
     statements = [line.replace("np.array", "torch.tensor").replace("np.", "torch.") for line in example.lines]
     statements.append(f"torch.func.grad(lambda {first}: {call}.sum())({first})")
-    return _format_example(("import torch, trigraph.torch",), statements, example.prints["torch"])
+    return _format_example_section(("import torch, trigraph.torch",), statements, example.prints["torch"])
 
 
-def _jax_example(op: Operator) -> list[str]:
+def _format_jax_example(op: Operator) -> list[str]:
     """Return the docstring section with an example for `trigraph.jax`: a gradient, as in the bwd example."""
     spec, example = op.definition, op.definition.example
     first, _, others = example.arguments.partition(", ")
@@ -161,12 +161,14 @@ def _jax_example(op: Operator) -> list[str]:
     half = f"({call}**2).sum() / 2" if len(spec.outputs) == 1 else f"sum((y**2).sum() / 2 for y in {call})"
     heads = "import jax, numpy as np, trigraph.jax", 'jax.config.update("jax_enable_x64", True)'
     statements = *example.lines, f"jax.grad(lambda v: {half})({first})"
-    return _format_example(heads, statements, example.prints["bwd"].replace("array", "Array")[:-1] + ", dtype=float64)")
+    return _format_example_section(
+        heads, statements, example.prints["bwd"].replace("array", "Array")[:-1] + ", dtype=float64)"
+    )
 
 
-def _distributed_example(op: Operator) -> list[str]:
+def _format_distributed_example(op: Operator) -> list[str]:
     """Return the docstring section with an example for `trigraph.distributed`, with the same numbers."""
-    spec, example, given = op.definition, op.definition.example, _example_arguments(op)
+    spec, example, given = op.definition, op.definition.example, _list_example_arguments(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)
     words, graph = {"partition": "partition=part"}, "trigraph.CSC.from_coo(edges, edges)"
@@ -192,7 +194,7 @@ def _distributed_example(op: Operator) -> list[str]:
         f'part.collect(mine, "{rows[field]}")' if rows[field] else "mine",
     ]
     heads = ("import numpy as np, trigraph", "from mpi4py import MPI", "from trigraph import distributed")
-    return _format_example(heads, statements, example.prints[op.suffix])
+    return _format_example_section(heads, statements, example.prints[op.suffix])
 
 
 def summary(op: Operator) -> str:
@@ -208,14 +210,16 @@ def docstring(op: Operator) -> str:
     lines = [summary(op), ""]
     formula = [line for statement in op.formula.split("; ") for line in wrap_paragraph(statement, "    ", "        ")]
     lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
-    described = {a.name: _format_docstring_entry(a.name, _describe_type(a), _describe_meaning(a)) for a in op.arguments}
+    described = {
+        a.name: _format_docstring_entry(a.name, _describe_argument_type(a), _describe_argument(a)) for a in op.arguments
+    }
     if op.graph_kind:
         for graph in op.graph_kind.arguments:
             type_text = f"{op.graph_kind.type_name}{', or None' if graph.optional else ''}"
             described[graph.name] = _format_docstring_entry(graph.name, type_text, graph.doc)
     for attribute in op.attributes:
         type_text = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
-        default = "" if attribute.required else f", default {attribute.default!r}"
+        default = "" if attribute.is_required else f", default {attribute.default!r}"
         type_text = ("float" if attribute.real else type_text) + default
         described[attribute.name] = _format_docstring_entry(attribute.name, type_text, attribute.doc)
     lines += [line for name in op.parameter_names for line in described[name]]
@@ -232,14 +236,14 @@ def docstring(op: Operator) -> str:
         lines += _format_docstring_entry(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     others = [f"{spec.name}_{suffix}" for suffix in spec.example.prints if suffix not in (op.suffix, "torch")]
     lines += [
-        *_write_raises(op),
-        *_write_see_also(spec, *others, f"torch.{spec.name}"),
+        *_format_raises_section(op),
+        *_format_see_also_section(spec, *others, f"torch.{spec.name}"),
         "",
         "Notes",
         "-----",
         *([] if op.returns_array else ["The result is a NamedTuple with these fields."]),
         *wrap_paragraph(f"Source: {spec.source}"),
-        *_write_example(op),
+        *_format_numpy_example(op),
     ]
     return "\n".join(lines)
 
@@ -270,12 +274,12 @@ def torch_docstring(op: Operator) -> str:
         "TypeError, ValueError, MemoryError, ImportError",
         f"    As for `trigraph.{op.name}`. Also TypeError for a tensor that is not dense (torch.strided), and",
         "    ValueError for a device that is not a CPU or CUDA device, or for `out` in a call that is differentiated.",
-        *_write_see_also(spec, op.name),
+        *_format_see_also_section(spec, op.name),
         "",
         "Notes",
         "-----",
         *wrap_paragraph(f"Source: {spec.source}"),
-        *_torch_example(op),
+        *_format_torch_example(op),
     ]
     return "\n".join(lines)
 
@@ -302,12 +306,12 @@ def jax_docstring(op: Operator) -> str:
         "    has not enabled them, and ValueError for an array that is not on a CPU or was donated.",
         "NotImplementedError",
         "    If a program for a device other than a CPU calls it.",
-        *_write_see_also(op.definition, op.name, f"torch.{op.definition.name}"),
+        *_format_see_also_section(op.definition, op.name, f"torch.{op.definition.name}"),
         "",
         "Notes",
         "-----",
         *wrap_paragraph(f"Source: {op.definition.source}"),
-        *_jax_example(op),
+        *_format_jax_example(op),
     ]
     return "\n".join(lines)
 
@@ -335,7 +339,7 @@ def distributed_docstring(op: Operator) -> str:
         f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all ranks if arguments differ.",
         "RuntimeError",
         "    On a rank without an error, if another rank has one.",
-        *_write_see_also(op.definition, op.name, "distributed.partition"),
-        *_distributed_example(op),
+        *_format_see_also_section(op.definition, op.name, "distributed.partition"),
+        *_format_distributed_example(op),
     ]
     return "\n".join(lines)

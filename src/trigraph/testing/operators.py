@@ -8,8 +8,8 @@ from typing import Any
 from slopecheck.progress import describe_verdict
 from slopecheck.record import Check
 from slopecheck.result import Result
-from slopecheck.running import Plan, parse_skip_and_timeout
-from slopecheck.units import make_missing_check, spoil_new_memory
+from slopecheck.running import CheckPlan, parse_skip_and_timeout
+from slopecheck.units import make_missing_check, poison_new_memory
 
 
 class OperatorError(AssertionError):
@@ -122,7 +122,7 @@ def verify(
     return result
 
 
-class _VerificationPlan(Plan):
+class _VerificationPlan(CheckPlan):
     """Plan with one step for each verification unit."""
 
     def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
@@ -130,7 +130,7 @@ class _VerificationPlan(Plan):
 
         self.name, self.units = name, plan_run(**request)
         self.steps = [("", unit.label) for unit in self.units]
-        spoil_new_memory()
+        poison_new_memory()
 
     def run_step(self, number: int) -> Iterable[Check]:
         return self.units[number].execute()

@@ -20,7 +20,7 @@ Draw = st.DrawFn
 INDEX_DTYPES = (np.int32, np.int64)
 
 
-def _draw_numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
+def _draw_indices(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
     """Draw `count` numbers below `bound`, which are sometimes mostly equal; no numbers if `bound` is 0."""
     if not bound:
         return np.zeros(0, index)
@@ -55,7 +55,7 @@ def csc(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any = None) 
     index = index or draw(index_dtypes())
     n_src, n_dst, rows = (draw(st.integers(0, max_nodes)) for _ in range(3))
     count = draw(st.integers(0, max_edges)) if min(n_src, n_dst, rows) else 0
-    src, dst, ids = (_draw_numbers(draw, count, bound, index) for bound in (n_src, n_dst, rows))
+    src, dst, ids = (_draw_indices(draw, count, bound, index) for bound in (n_src, n_dst, rows))
     return CSC.from_coo(src, dst, n_src, n_dst, ids, rows)
 
 
@@ -77,10 +77,10 @@ def edge_graph(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any =
     """
     index, nodes = index or draw(index_dtypes()), draw(st.integers(0, max_nodes))
     count = draw(st.integers(0, max_edges // 2)) if nodes else 0
-    src, dst = (_draw_numbers(draw, count, nodes, index) for _ in range(2))
+    src, dst = (_draw_indices(draw, count, nodes, index) for _ in range(2))
     # All pairs have different shifts.
     forward_edges = np.column_stack(
-        [src, dst, np.arange(1, count + 1), *(_draw_numbers(draw, count, 3, index) - 1 for _ in range(2))]
+        [src, dst, np.arange(1, count + 1), *(_draw_indices(draw, count, 3, index) - 1 for _ in range(2))]
     )
     reverse = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
     backward_edges = np.column_stack([dst, src, -forward_edges[:, 2:]])[reverse]
@@ -112,7 +112,7 @@ def segments(
     bound = draw(st.integers(1 if num_members else 0, max_segments))
     if num_members is None:
         num_members = draw(st.integers(0, max_members)) if bound else 0
-    return Segments(_draw_numbers(draw, num_members, bound, index), bound)
+    return Segments(_draw_indices(draw, num_members, bound, index), bound)
 
 
 @st.composite

@@ -30,7 +30,7 @@ _thread_state = (
 _tensors_by_address: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
-def view_array(value: Any, what: str = "a tensor") -> Any:
+def view_tensor_as_array(value: Any, what: str = "a tensor") -> Any:
     """Return an array with the memory and strides of a tensor, or None if `value` is None.
 
     Raise ValueError with a message that starts with `what` if the storage is too small for the tensor.
@@ -47,12 +47,12 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
             f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
         )
     if value.is_neg():
-        return view_array(value.resolve_neg())
+        return view_tensor_as_array(value.resolve_neg())
     if not value.is_cpu:
-        return _view_cupy_array(value.detach() if value.requires_grad else value)
+        return _view_tensor_as_cupy(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
     if needed and not pointer:  # such as the result of `torch._efficientzerotensor`, which allocates no memory
-        return view_array(value.clone())
+        return view_tensor_as_array(value.clone())
     # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize the storage.
     memory = BorrowedMemory.at_address(pointer, value)
     shape, dtype = value.shape, convert_to_numpy_dtype(value.dtype)
@@ -88,7 +88,7 @@ def convert_to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
-def _view_cupy_array(value: torch.Tensor) -> Any:
+def _view_tensor_as_cupy(value: torch.Tensor) -> Any:
     """Return a CuPy view of a tensor. Outside `on_device`, make CuPy's current stream wait for torch's.
 
     DLPack is not used: it lacks bfloat16 and, under CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
@@ -116,7 +116,7 @@ def has_storage(tensor: torch.Tensor) -> bool:
     return True
 
 
-def is_batched(tensor: torch.Tensor) -> bool:
+def is_batched_by_vmap(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a torch.vmap wrapper, which hides the batch dimension. Always False in torch 2.6."""
     unwrap = getattr(torch.func, "debug_unwrap", None)
     return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
@@ -149,7 +149,7 @@ class _InnermostTensorRecorder(torch.autograd.Function):
         raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
 
 
-def unwrap_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def unwrap_func_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor inside torch.func's wrappers; raise ValueError if torch.vmap has batched the tensor."""
     holder = _TensorHolder()
     _InnermostTensorRecorder.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
@@ -180,21 +180,21 @@ def call_in_new_thread(function: Callable[..., R], *args: Any) -> R:
     return outcome.result()
 
 
-def as_array(value: torch.Tensor, what: str) -> Any:
+def view_tensor_unless_batched(value: torch.Tensor, what: str) -> Any:
     """Return an array that views the memory of a dense tensor, or the tensor itself if torch.vmap has batched it.
 
     Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released.
     """
     value = value.resolve_neg()  # makes a copy if torch's negative bit is set
     try:
-        return view_array(value, what)
+        return view_tensor_as_array(value, what)
     except RuntimeError:  # the tensor is a torch.func wrapper, or torch.func would wrap the result
         pass
     try:
-        value = unwrap_tensor(value)
+        value = unwrap_func_tensor(value)
     except ValueError:  # the memory of a batched tensor has one more dimension than the tensor
         return value
-    return call_in_new_thread(view_array, value, what)
+    return call_in_new_thread(view_tensor_as_array, value, what)
 
 
 def view_array_as_tensor(array: Any) -> torch.Tensor:
@@ -256,7 +256,7 @@ class _TorchAllocator:
 
 
 @contextlib.contextmanager
-def share_device_with_cupy(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
+def use_torch_stream_and_allocator(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     """Make CuPy use a CUDA tensor's device, torch's current stream and torch's allocator; do nothing for a CPU tensor.
 
     With `shares`, small arrays share allocations, each freed with its last array; use it only for temporary arrays.

@@ -165,7 +165,7 @@ class _Unused(Module):
         return {name: value for name, value in vars(self).items() if name not in ("sph_funcs", "bessel_funcs")}
 
 
-def _list_module_classes(model: Module) -> tuple[type[Module], ...]:
+def _list_allowed_classes(model: Module) -> tuple[type[Module], ...]:
     """Return the classes from the file that defines a model, and the torch.nn classes that the model uses."""
     name = type(model).__module__
     beside = [c for c in vars(sys.modules[name]).values() if isinstance(c, type) and c.__module__ == name]
@@ -208,7 +208,7 @@ def _plan_dimenet(model: Any) -> _Changes:
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
 
     radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
-    _check_submodules(model, _list_module_classes(model), ("act",))
+    _check_submodules(model, _list_allowed_classes(model), ("act",))
     _check_parameters(model, lambda: _build_dimenet(model, sizes, exponent))
     for name, values in {
         "cutoff": (model.cutoff, model.rbf.cutoff, model.sbf.cutoff),

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from trigraph.backends.choice import supports_third
-from trigraph.backends.third import compose_multilinear
+from trigraph.backends.choice import supports_bwd3
+from trigraph.backends.third import compose_multilinear_bwd3
 from trigraph.checks import find_choice_index
-from trigraph.table import evaluate
+from trigraph.table import evaluate_expression
 from trigraph.table.lazy import lazy
 from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
 from trigraph.torch.native import REFUSAL_ERRORS
-from trigraph.torch.plain import make_curvature_function
+from trigraph.torch.plain import make_bwd2_contraction
 
 
 class OperatorDerivatives:
@@ -69,14 +69,14 @@ class OperatorDerivatives:
         """
         if self.op.op.accepts_wrt:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
-        key = tuple([keywords[name] for name in self.op.op.choice_names])
+        key = tuple([keywords[name] for name in self.op.op.choice_attribute_names])
         choice = self.choice_cache.get(key)
         if choice is None:
             choices = {
                 a.name: find_choice_index(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices
             }
-            absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
-            unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
+            absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate_expression(f.when, choices))
+            unused = {n for n, when in self.spec.given_back_when if not evaluate_expression(when, choices)} | absent
             result_positions = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
             choice = self.choice_cache[key] = self.constants | absent, result_positions
         return choice
@@ -109,7 +109,7 @@ class OperatorDerivatives:
     ) -> Any:
         """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.compose_multilinear`)
+        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.compose_multilinear_bwd3`)
         that can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and
         no array has a tangent; otherwise they use the plain form.
         """
@@ -119,10 +119,10 @@ class OperatorDerivatives:
             may_be_differentiated = torch.is_grad_enabled() or has_tangents(
                 [*map(values.get, self.op.array_names), *cotangents.values()]
             )
-            if may_be_differentiated or not supports_third(backend, bwd3.op, keywords):
+            if may_be_differentiated or not supports_bwd3(backend, bwd3.op, keywords):
                 return partial(
-                    self.compute_curvature_gradients,
-                    self.make_operator_curvature(values, keywords, cotangents, {}),
+                    self.compute_contraction_gradients,
+                    self.make_operator_contraction(values, keywords, cotangents, {}),
                     is_last_derivative=not may_be_differentiated,
                 )
             bwd3_values = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
@@ -134,7 +134,7 @@ class OperatorDerivatives:
         def compute_bwd_or_bwd2(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
             return self.compute_derivative_fields(self.derivative_operators[order - 1], changed, keywords, fields)
 
-        return lambda wanted: compose_multilinear(names, values, cotangents, wanted, compute_bwd_or_bwd2)
+        return lambda wanted: compose_multilinear_bwd3(names, values, cotangents, wanted, compute_bwd_or_bwd2)
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the requested gradients of the arguments, and None for the other arguments."""
@@ -240,21 +240,21 @@ class OperatorDerivatives:
                     add_bwd2_fields({n: tangents_by_name[n], f"gg_{n}": None}, (n,))
             return by_field
         mixed = {n: tangents_by_name[f"gg_{n}"] for n in names if f"gg_{n}" in tangents_by_name}
-        return self.compute_curvature_gradients(
-            self.make_operator_curvature(values, keywords, tangents_by_name, mixed), wanted
+        return self.compute_contraction_gradients(
+            self.make_operator_contraction(values, keywords, tangents_by_name, mixed), wanted
         )
 
-    def make_operator_curvature(self, *arguments: Any) -> Any:
-        """Call `trigraph.torch.plain.make_curvature_function` for this operator."""
+    def make_operator_contraction(self, *arguments: Any) -> Any:
+        """Call `trigraph.torch.plain.make_bwd2_contraction` for this operator."""
         values, keywords, *more = arguments
         # `view_as` removes wrappers of finished torch.func levels, as any torch operation does but `vjp` does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
-        return make_curvature_function(self.spec, values, keywords, *more)
+        return make_bwd2_contraction(self.spec, values, keywords, *more)
 
-    def compute_curvature_gradients(
+    def compute_contraction_gradients(
         self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], is_last_derivative: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Return the gradients of the function from `make_curvature_function` with respect to the wanted arrays.
+        """Return the gradients of the function from `make_bwd2_contraction` with respect to the wanted arrays.
 
         `is_last_derivative` means that nothing is recorded and no array has a tangent, so that plain autograd suffices.
         """

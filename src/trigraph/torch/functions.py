@@ -19,11 +19,11 @@ from trigraph.checks import (
     check_dtypes_and_devices,
     find_choice_index,
 )
-from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate, result_type
+from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate_expression, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import public_signature, set_function_metadata, torch_docstring
-from trigraph.torch.arrays import has_storage, share_device_with_cupy
-from trigraph.torch.graphs import COMPILER_TRACES_CALLS, GraphTensors, exclude_from_compilation, give_own_code_object
+from trigraph.torch.arrays import has_storage, use_torch_stream_and_allocator
+from trigraph.torch.graphs import COMPILER_TRACES_CALLS, GraphTensors, exclude_from_compilation, replace_code_object
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
@@ -65,7 +65,7 @@ def _find_existing_fields(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...
     existing = {}
     for values in itertools.product(*(a.choices for a in attributes)):
         chosen = {a.name: find_choice_index(a.choices, v) for a, v in zip(attributes, values, strict=True)}
-        existing[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
+        existing[values] = tuple(bool(not f.when or evaluate_expression(f.when, chosen)) for f in op.fields)
     return existing
 
 
@@ -101,7 +101,7 @@ def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any]
     """Compute an operator, write the results to the tensors in `out`, and return all fields by name."""
     _check_out(op, arrays, out)
     try:
-        with share_device_with_cupy(arrays[op.first], shares=True):
+        with use_torch_stream_and_allocator(arrays[op.first], shares=True):
             results = op.compute_fields(op.flatten_arguments(arrays, keywords, False), out)
     except MemoryError as error:
         raise_with_operator_name(op.op, error)
@@ -153,13 +153,13 @@ def _make_public_function(spec: Definition) -> Callable[..., Any]:
         if result is None:
             return fields
         if field_existence is not None:
-            present = field_existence[tuple([values[n] for n in table.choice_names])]
+            present = field_existence[tuple([values[n] for n in table.choice_attribute_names])]
             fields = [t if t_exists else None for t, t_exists in zip(fields, present, strict=True)]
         return result(*fields)
 
     set_function_metadata(call_forward_operator, "trigraph.torch", spec.name, signature, torch_docstring(table))
     uncompiled_compute = exclude_from_compilation(call_forward_operator)
-    return give_own_code_object(call_forward_operator) if COMPILER_TRACES_CALLS else uncompiled_compute
+    return replace_code_object(call_forward_operator) if COMPILER_TRACES_CALLS else uncompiled_compute
 
 
 FUNCTIONS = {spec.name: _make_public_function(spec) for spec in DEFINITIONS}

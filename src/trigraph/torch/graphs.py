@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from trigraph.arrays import find_device, name_library, show_value
+from trigraph.arrays import find_device, format_value, name_library
 from trigraph.graphs import CSC, GRAPH_HOOKS, GRAPH_TYPES, LongRows, ReverseCSC, coarsen_attribute
 from trigraph.graphs.edge_graph import EdgeGraph, build_with_reverse
 from trigraph.graphs.segments import Segments
@@ -27,9 +27,9 @@ from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import (
     BorrowedMemory,
     call_in_new_thread,
-    share_device_with_cupy,
-    view_array,
+    use_torch_stream_and_allocator,
     view_array_as_tensor,
+    view_tensor_as_array,
 )
 
 P = ParamSpec("P")
@@ -49,7 +49,7 @@ class _Owner:
         return (_Owner, ())
 
 
-def view_tensor(array: Any) -> Any:
+def view_as_tensor(array: Any) -> Any:
     """Return a tensor that shares an array's memory; return tensors and None unchanged."""
     if array is None or isinstance(array, torch.Tensor):
         return array
@@ -67,11 +67,11 @@ def _to_ordinary_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     """
     arrays = tuple(arrays)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
-        plain = tuple(map(view_tensor, arrays))
+        plain = tuple(map(view_as_tensor, arrays))
     made = [t for t in plain if t is not None]
     if _is_ordinary(next((t for t in made if t.numel()), made[0])):  # all are alike, but empty ones always look plain
         return plain
-    return call_in_new_thread(lambda: tuple(map(view_tensor, arrays)))
+    return call_in_new_thread(lambda: tuple(map(view_as_tensor, arrays)))
 
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
@@ -92,7 +92,7 @@ def _cache_graph_tensors(graph: Any) -> None:
     if graph.kind == "cupy":
         if not torch.backends.cuda.is_built():  # torch was built without CUDA
             return
-        built.setdefault("streams", set()).add(_get_graph_device_stream(graph))
+        built.setdefault("streams", set()).add(_get_current_stream(graph))
     if "tensors" not in built:
         views = built.setdefault("tensors", _to_ordinary_tensors(getattr(graph, name) for name in parts.arrays))
         views[0].trigraph = _Owner(weakref.ref(graph))
@@ -100,7 +100,7 @@ def _cache_graph_tensors(graph: Any) -> None:
         built.setdefault("reverse_tensors", _to_ordinary_tensors(built["reverse"]))
 
 
-def _get_graph_device_stream(graph: Any) -> Any:
+def _get_current_stream(graph: Any) -> Any:
     return torch.cuda.current_stream(torch.device(graph.device))
 
 
@@ -108,7 +108,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
     """Keep torch from reusing the memory of graphs built on other streams until the current stream is done with it."""
     for graph in graphs:
         built = {} if graph is None else graph._built
-        if "streams" in built and built["streams"] != {stream := _get_graph_device_stream(graph)}:
+        if "streams" in built and built["streams"] != {stream := _get_current_stream(graph)}:
             for tensor in (*built["tensors"], *built.get("reverse_tensors", ())):
                 if tensor is not None:
                     tensor.record_stream(stream)
@@ -158,13 +158,13 @@ def list_graph_tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 def _compute_reverse_arrays(
     offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
 ) -> tuple[Any, ...]:
-    with share_device_with_cupy(offsets):
-        arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
+    with use_torch_stream_and_allocator(offsets):
+        arrays = tuple(map(view_tensor_as_array, (offsets, indices, edge_ids)))
         graph = assemble_graph("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
-        return tuple(view_tensor(array).clone() for array in graph.prepare())
+        return tuple(view_as_tensor(array).clone() for array in graph.prepare())
 
 
-def _fake_reverse_arrays(
+def _make_fake_reverse_arrays(
     offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
 ) -> tuple[Any, ...]:
     counts = (indices.shape[0], num_src_nodes + 1, indices.shape[0], num_edges + 1, indices.shape[0])
@@ -199,15 +199,15 @@ def assemble_graph(type_name: str, arrays: Any, counts: Any) -> Any:
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
     by_name, reverse = dict(zip(parts.arrays, arrays, strict=False)), arrays[len(parts.arrays) :]
     graph = cls.__new__(cls)
-    graph._assign(**by_name, **dict(zip(parts.numbers, counts, strict=True)))
-    graph._assign(**{name: by_name[array].shape[0] - less for name, array, less in parts.lengths})
+    graph._assign_attributes(**by_name, **dict(zip(parts.numbers, counts, strict=True)))
+    graph._assign_attributes(**{name: by_name[array].shape[0] - less for name, array, less in parts.lengths})
     kind = name_library(arrays[0]) or "torch"
     built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:
         built["reverse"] = ReverseCSC(*reverse)
     if kind == "torch":
         built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
-    graph._assign(kind=kind, device=find_device(arrays[0]), _built=built)
+    graph._assign_attributes(kind=kind, device=find_device(arrays[0]), _built=built)
     return graph
 
 
@@ -219,9 +219,11 @@ def assemble_graph_sharing_memory(
     The tensor values may change later; the numbers must not. `long_rows` maps names of offset arrays to their
     `LongRows`. Other offset arrays must never have long rows, because no call searches for them.
     """
-    with share_device_with_cupy(tensors_of_graph[0]):
-        graph = assemble_graph(type_name, tuple(map(view_array, tensors_of_graph)), counts)
-        long_rows = {n: LongRows(*map(view_array, tensors_of_rows)) for n, tensors_of_rows in (long_rows or {}).items()}
+    with use_torch_stream_and_allocator(tensors_of_graph[0]):
+        graph = assemble_graph(type_name, tuple(map(view_tensor_as_array, tensors_of_graph)), counts)
+        long_rows = {
+            n: LongRows(*map(view_tensor_as_array, tensors_of_rows)) for n, tensors_of_rows in (long_rows or {}).items()
+        }
     count = len(GRAPH_PARTS[type_name].arrays)
     graph._built.update(tensors=tensors_of_graph[:count], reverse_tensors=tensors_of_graph[count:])
     graph._built.update(
@@ -296,7 +298,7 @@ class GraphTensors:
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
     """Rebuild a graph from a checkpoint; the graph's constructor checks `arguments` (tensors and numbers)."""
     if type_name not in CONSTRUCTORS:
-        raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(CONSTRUCTORS)}")
+        raise ValueError(f"rebuilt: type_name is {format_value(type_name)}; expected one of {', '.join(CONSTRUCTORS)}")
     return CONSTRUCTORS[type_name](*arguments)
 
 
@@ -316,7 +318,7 @@ def _reduce_graph(graph: Any, protocol: int) -> tuple[Any, ...]:
     make, arguments = graph.__reduce__()
     if protocol != torch.serialization.DEFAULT_PROTOCOL:
         return make, arguments
-    as_tensors = tuple(view_tensor(a) if name_library(a) else a for a in arguments)
+    as_tensors = tuple(view_as_tensor(a) if name_library(a) else a for a in arguments)
     return rebuilt, (type(graph).__name__, as_tensors)
 
 
@@ -337,7 +339,7 @@ def exclude_from_compilation(function: Callable[P, R]) -> Callable[P, R]:
             disabled = _disable_compilation(function)
         return (disabled or function)(*args, **kwargs)
 
-    return give_own_code_object(call_uncompiled)
+    return replace_code_object(call_uncompiled)
 
 
 def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
@@ -351,7 +353,7 @@ def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compiler.disable(function, **reason)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def give_own_code_object(function: Callable[P, R]) -> Callable[P, R]:
+def replace_code_object(function: Callable[P, R]) -> Callable[P, R]:
     """Give a function its own code object, which it would otherwise share with others from the same source.
 
     Torch's compiler limits the number of compilations per code object.
@@ -378,7 +380,7 @@ def register_graphs(library: torch.library.Library) -> None:
     )
     for key in ("CPU", "CUDA"):
         library.impl("reverse_csc", _compute_reverse_arrays, key)
-    torch.library.register_fake("trigraph::reverse_csc", _fake_reverse_arrays, lib=library)
+    torch.library.register_fake("trigraph::reverse_csc", _make_fake_reverse_arrays, lib=library)
     GRAPH_HOOKS.append(_cache_graph_tensors)
     torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():

@@ -14,10 +14,16 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.backends import LIBRARY_BY_BACKEND, choose_backend, execute, raise_with_operator_name
-from trigraph.checks import bind_sizes, check_and_convert_attributes, check_arguments, find_field_layout
+from trigraph.checks import check_and_convert_attributes, check_arguments, find_field_shape_and_dtype, find_symbol_sizes
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
-from trigraph.torch.arrays import has_storage, is_batched, share_device_with_cupy, view_array, view_array_as_tensor
+from trigraph.torch.arrays import (
+    has_storage,
+    is_batched_by_vmap,
+    use_torch_stream_and_allocator,
+    view_array_as_tensor,
+    view_tensor_as_array,
+)
 from trigraph.torch.batches import make_vmap_rule
 from trigraph.torch.graphs import (
     assemble_graph,
@@ -28,7 +34,7 @@ from trigraph.torch.graphs import (
     record_streams,
 )
 from trigraph.torch.native import REFUSAL_ERRORS, NativeOperator, make_native_operator
-from trigraph.torch.signatures import allow_nesting, skip_default_arguments
+from trigraph.torch.signatures import allow_nesting, skip_default_argument_search
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -143,7 +149,7 @@ class TorchOperator:
         """
         arrays = args[: self.num_arrays]
         # Compiled programs do not update `forward_ad`'s current level, so pass the outermost level, 0.
-        forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
+        forwards = has_tangents([a for a in arrays if a is not None and not is_batched_by_vmap(a)], level=0)
         if not (forwards or autograd_records_call(arrays)):
             return self.compute_unrecorded(args)
         try:
@@ -185,7 +191,7 @@ class TorchOperator:
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
-        skip_default_arguments(RecordedCall)
+        skip_default_argument_search(RecordedCall)
         RecordedCall.__name__ = RecordedCall.__qualname__ = f"Trigraph_{self.op.name}"
         return RecordedCall
 
@@ -264,7 +270,7 @@ class TorchOperator:
             try:
                 # View even graph arrays inside `on_device`: outside, CuPy's stream waits, but CUDA graphs forbid
                 # waiting.
-                with share_device_with_cupy(first, shares=True):
+                with use_torch_stream_and_allocator(first, shares=True):
                     fields = self.compute_fields(args).values()
                 if self.op.returns_array:
                     return next(iter(fields))
@@ -280,9 +286,11 @@ class TorchOperator:
         Return the fields by name, including the caller's tensors in `out`. On a CUDA device, torch allocates results,
         because `Tensor.record_stream` protects only torch's own memory from reuse while another stream reads it.
         """
-        op, (arrays, values) = self.op, self.unflatten_arguments(args, view_array)
+        op, (arrays, values) = self.op, self.unflatten_arguments(args, view_tensor_as_array)
         like: torch.Tensor = arrays[self.first]
-        values |= {n: view_array(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)}
+        values |= {
+            n: view_tensor_as_array(t, label) for n, label, t in zip(self.array_names, self.labels, arrays, strict=True)
+        }
         wanted, backend = values.pop("wanted", None), values.pop("backend")
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
         check_and_convert_attributes(op, values)
@@ -290,20 +298,20 @@ class TorchOperator:
         label = f"{op.name}: out"
         if isinstance(out, Mapping):
             checked = check_arguments(
-                op, values, wrt, {n: view_array(t, f"{label}[{n!r}]") for n, t in out.items()}, library
+                op, values, wrt, {n: view_tensor_as_array(t, f"{label}[{n!r}]") for n, t in out.items()}, library
             )
             outputs = dict(out)
         else:
-            checked = check_arguments(op, values, wrt, view_array(out, label), library)
+            checked = check_arguments(op, values, wrt, view_tensor_as_array(out, label), library)
             outputs = dict.fromkeys(checked.out, out)
         if like.is_cuda:
             record_streams([values[name] for name, _ in self.graphs])
             for f in op.fields:
                 if f.name in checked.wanted and f.name not in outputs:
-                    shape, dtype = find_field_layout(op, f, values, checked.sizes)
+                    shape, dtype = find_field_shape_and_dtype(op, f, values, checked.sizes)
                     shape = (*shape, 1) if f.name in checked.columns else shape
                     outputs[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
-            checked.out.update((n, view_array(t)) for n, t in outputs.items() if n not in checked.out)
+            checked.out.update((n, view_tensor_as_array(t)) for n, t in outputs.items() if n not in checked.out)
         result = execute(op, checked, library.backend)
         fields = zip(op.fields, (result,) if op.returns_array else result, strict=True)
         return {
@@ -322,7 +330,7 @@ class TorchOperator:
             if a.column and value is not None and value.dim() == len(a.dims) + 1:
                 values[a.name] = value[..., 0]
                 columns.add(a.name)
-        sizes = bind_sizes(op, values)
+        sizes = find_symbol_sizes(op, values)
         returned = {f.name for f in op.list_returned_fields(values, sizes)}
         if op.accepts_wrt:
             returned &= set(values["wanted"].split(","))
@@ -331,7 +339,7 @@ class TorchOperator:
             if f.name not in returned:
                 fields.append(first.new_empty(0))
                 continue
-            shape, dtype = find_field_layout(op, f, values, sizes)
+            shape, dtype = find_field_shape_and_dtype(op, f, values, sizes)
             kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # half-precision sums are float32
             fields.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
         return fields[0] if op.returns_array else tuple(fields)

@@ -13,8 +13,8 @@ import torch
 from torch.autograd import forward_ad
 
 from trigraph.checks import find_choice_index
-from trigraph.fortran.levels import LIBRARY, describe_torch_operators
-from trigraph.fortran.threads import synchronise_library
+from trigraph.fortran.levels import LIBRARY, find_torch_operator_language
+from trigraph.fortran.threads import synchronise_library_settings
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.table import GRAPH_PARTS, Operator
 from trigraph.torch.graphs import list_graph_tensors
@@ -25,10 +25,10 @@ _ORDINARY_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 def _load_native_operators() -> Any:
     """Load the C++ operators, and return their namespace, or None if they were not built."""
-    if describe_torch_operators()[0] != "C++":
+    if find_torch_operator_language()[0] != "C++":
         return None
     try:
-        synchronise_library()
+        synchronise_library_settings()
     except (ImportError, ValueError):  # no build of the fast path is usable; each call will raise this error
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))

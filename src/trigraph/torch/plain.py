@@ -39,12 +39,12 @@ def _scatter_add(rows: Tensor, index: Tensor, num: int) -> Tensor:
     return zeros.index_add(0, index, rows)
 
 
-def _find_extremum(rows: Tensor, index: Tensor, num: int, reduction: str) -> Tensor:
+def _find_group_extrema(rows: Tensor, index: Tensor, num: int, reduction: str) -> Tensor:
     zeros, each = rows.new_zeros(num, *rows.shape[1:]), index[:, None].expand_as(rows)
     return zeros.scatter_reduce(0, each, rows, f"a{reduction}", include_self=False)
 
 
-def _make_group_arrays(index: Tensor, num: int) -> tuple[Any, ...]:
+def _make_aggregate_graph_arrays(index: Tensor, num: int) -> tuple[Any, ...]:
     """Return the number of groups and the graph arrays for `_call_gno_aggregate`.
 
     The graph has an edge from source p to destination p for each row p, with kernel index[p].
@@ -217,7 +217,7 @@ def _compute_harmonics(unit: Any, degree: int) -> Any:
     return Jet([S, first, second, mixed])
 
 
-class _Softmax(SequentialVmapFunction):
+class _SoftmaxByDestination(SequentialVmapFunction):
     """Softmax whose derivatives use deviations from means, because the quotient rule suffers from cancellation."""
 
     @staticmethod
@@ -247,9 +247,9 @@ def _subtract_weighted_mean(alpha: Tensor, t: Tensor, index: Tensor, num: int) -
     return t - _scatter_add(alpha * t, index, num)[index]
 
 
-def _compute_softmax(logit: Any, index: Tensor, num: int) -> Any:
+def _compute_softmax_by_destination(logit: Any, index: Tensor, num: int) -> Any:
     values, *rest = to_jet(logit).parts
-    alpha = _Softmax.apply(values, index, num)
+    alpha = _SoftmaxByDestination.apply(values, index, num)
     if not isinstance(logit, Jet):
         return alpha
     first, second, mixed = (None if t is None else _subtract_weighted_mean(alpha, t, index, num) for t in rest)
@@ -262,14 +262,14 @@ def _compute_softmax(logit: Any, index: Tensor, num: int) -> Any:
 LIBRARY = plain.FrameworkFunctions(
     xp=JetFunctions(),
     scatter=extend_linear(_scatter_add),
-    groups=_make_group_arrays,
+    groups=_make_aggregate_graph_arrays,
     outer=lambda a, b, groups: (_sum_jet_outer_products if isinstance(b, Jet) else _sum_outer_products)(a, b, groups),
     times=lambda a, b, groups: apply_multilinear(lambda a, b: _multiply_by_group(a, b, groups), a, b),
-    extremum=_find_extremum,
+    extremum=_find_group_extrema,
     constant=lambda x: x.detach(),  # for a jet, the value without derivatives
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
     harmonics=_compute_harmonics,
-    softmax=_compute_softmax,
+    softmax=_compute_softmax_by_destination,
     bessel=_compute_spherical_bessel,
     wide=extend_linear(torch.Tensor.double),
     array=extend_linear(
@@ -305,7 +305,7 @@ _convert_dtype = extend_linear(torch.Tensor.to)
 def _make_plain_form(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
-    def compute_plain_form(values: Values, keywords: Values) -> tuple[Tensor, ...]:
+    def compute_plain_outputs(values: Values, keywords: Values) -> tuple[Tensor, ...]:
         """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes); 16-bit floats use float32."""
         arrays, sizes = _list_graph_arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
@@ -314,10 +314,10 @@ def _make_plain_form(spec: Definition) -> Callable[[Values, Values], tuple[Tenso
         outputs = plain.PLAIN[spec.name](LIBRARY, arrays, sizes)
         return tuple(_convert_dtype(outputs[a.name], values[first].dtype) for a in spec.outputs)
 
-    return compute_plain_form
+    return compute_plain_outputs
 
 
-def make_curvature_function(
+def make_bwd2_contraction(
     spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
     """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
@@ -330,7 +330,7 @@ def make_curvature_function(
     grads = [f"grad_{a.name}" for a in spec.outputs]
     arrays = {n: values[n] for n in (*(f"gg_{n}" for n in names), *grads, *names) if values[n] is not None}
 
-    def compute_curvature(some: Values) -> Tensor:
+    def compute_bwd2_contraction(some: Values) -> Tensor:
         all_arrays = {**arrays, **some}
         parts = {n: (all_arrays[n], all_arrays.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
         jets = {n: Jet(None if t is None else t.to(p[0].dtype) for t in p) for n, p in parts.items()}
@@ -342,7 +342,7 @@ def make_curvature_function(
                     number = number + (factor * part).sum()
         return number
 
-    return arrays, compute_curvature
+    return arrays, compute_bwd2_contraction
 
 
 PLAIN = {spec.name: _make_plain_form(spec) for spec in DEFINITIONS}

@@ -26,7 +26,7 @@ class _SignatureWithoutDefaults(inspect.Signature):
         return self.GivenArguments(args, kwargs)
 
 
-def skip_default_arguments(function: type[torch.autograd.Function]) -> None:
+def skip_default_argument_search(function: type[torch.autograd.Function]) -> None:
     """Skip the search for default arguments in each `function.apply`; `forward` must not have default arguments."""
     function.forward.__signature__ = _SignatureWithoutDefaults()  # type: ignore[attr-defined]
 
@@ -39,7 +39,7 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
     """
 
     @functools.wraps(jvp)
-    def nested_jvp(ctx: Any, *tangents: Any) -> Any:
+    def compute_nestable_jvp(ctx: Any, *tangents: Any) -> Any:
         floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
         pairs = zip(ctx.saved_tensors, floating, strict=True)
         # Compiled programs do not update `forward_ad`'s current level, so pass the outermost level, 0.
@@ -49,7 +49,7 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
         with torch.inference_mode(False), torch.set_grad_enabled(recorded):
             return jvp(ctx, saved, *tangents)
 
-    return nested_jvp
+    return compute_nestable_jvp
 
 
 class ElementwiseFunction(torch.autograd.Function):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.arrays import show_value
+from trigraph.arrays import format_value
 from trigraph.fortran.silu import fill_silu_derivatives
-from trigraph.torch.arrays import has_storage, share_device_with_cupy, view_array
+from trigraph.torch.arrays import has_storage, use_torch_stream_and_allocator, view_tensor_as_array
 from trigraph.torch.library import has_tangents
-from trigraph.torch.signatures import ElementwiseFunction, allow_nesting, skip_default_arguments
+from trigraph.torch.signatures import ElementwiseFunction, allow_nesting, skip_default_argument_search
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
@@ -104,7 +104,7 @@ class _SiLUDoubleBackward(ElementwiseFunction):
 
 
 for _function in (_SiLU, _SiLUBackward, _SiLUDoubleBackward):
-    skip_default_arguments(_function)
+    skip_default_argument_search(_function)
 
 
 def _compute_silu_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,8 +128,8 @@ def _kernel_supports(*tensors: Tensor) -> bool:
 def _launch_silu_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
-    with share_device_with_cupy(given[-1]):
-        arrays = [view_array(t.view(-1)) for t in (*given, *results)]
+    with use_torch_stream_and_allocator(given[-1]):
+        arrays = [view_tensor_as_array(t.view(-1)) for t in (*given, *results)]
         if given[-1].is_cuda:
             from trigraph.gpu.silu import fill_silu_derivatives as fill_on_device
 
@@ -181,6 +181,6 @@ def find_activation(owner: str, act: str | Activation) -> Activation:
     plain = act.lower().replace("_", "").replace("-", "")
     if plain not in classes:
         raise ValueError(
-            f"{owner}: act is {show_value(act)}; expected a callable or one of {', '.join(sorted(classes))}"
+            f"{owner}: act is {format_value(act)}; expected a callable or one of {', '.join(sorted(classes))}"
         )
     return classes[plain]()

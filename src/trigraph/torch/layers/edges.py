@@ -19,8 +19,8 @@ from trigraph.arrays import (
 )
 from trigraph.graphs import CSC, enter_device
 from trigraph.graphs.counting import counts_fit_c_int
-from trigraph.torch.arrays import call_in_new_thread, has_storage, is_batched
-from trigraph.torch.graphs import GraphTensors, exclude_from_compilation, list_graph_tensors, view_tensor
+from trigraph.torch.arrays import call_in_new_thread, has_storage, is_batched_by_vmap
+from trigraph.torch.graphs import GraphTensors, exclude_from_compilation, list_graph_tensors, view_as_tensor
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
@@ -85,7 +85,7 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     require_cpu_or_cuda(owner, "edge_index", edge_index)
     if torch.compiler.is_compiling():
         return
-    if is_batched(edge_index):
+    if is_batched_by_vmap(edge_index):
         raise TypeError(f"{owner}: edge_index is {describe_type(edge_index)}; expected the same edges for all entries")
     if edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -231,7 +231,7 @@ def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool
 
 def _make_edge_tensor(edges: Any, num_nodes: int | None) -> torch.Tensor:
     """Return edges as a tensor, with self-loops if `num_nodes` is given; call `narrow_indices` on CUDA devices."""
-    edge_index: torch.Tensor = view_tensor(edges)
+    edge_index: torch.Tensor = view_as_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = replace_self_loops(edge_index, None, num_nodes, None)
     return narrow_indices(edge_index)[0] if edge_index.is_cuda else edge_index

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trigraph.table.constants import NEIGHBOR_FRAME, NEIGHBOR_LANES
-from trigraph.torch.arrays import has_storage, share_device_with_cupy, view_array
+from trigraph.torch.arrays import has_storage, use_torch_stream_and_allocator, view_tensor_as_array
 from trigraph.torch.potentials.padding import OWNER, PaddedBuffers
 from trigraph.torch.potentials.replay import Replay
 from trigraph.torch.potentials.structures import find_periodic_directions
@@ -18,8 +18,8 @@ from trigraph.torch.potentials.structures import find_periodic_directions
 _WORKSPACE = ("frames", "bins", "crossed", "refused")
 
 
-def _view_arrays(*tensors: Tensor | None) -> list[Any]:
-    return [view_array(t) for t in tensors]
+def _view_tensors_as_arrays(*tensors: Tensor | None) -> list[Any]:
+    return [view_tensor_as_array(t) for t in tensors]
 
 
 # The kernels are registered as torch operators, so that tracers and profilers record them.
@@ -41,13 +41,13 @@ def _bin_atoms(
 ) -> None:
     from trigraph.gpu.neighbors import bin_atoms
 
-    with share_device_with_cupy(pos):
-        inputs = _view_arrays(pos, cells, periodic, batch, offsets, members)
-        bin_atoms(*[*inputs, cutoff, _view_arrays(frames, bins, crossed, refused)])
+    with use_torch_stream_and_allocator(pos):
+        inputs = _view_tensors_as_arrays(pos, cells, periodic, batch, offsets, members)
+        bin_atoms(*[*inputs, cutoff, _view_tensors_as_arrays(frames, bins, crossed, refused)])
 
 
 @torch.library.custom_op("trigraph::find_pairs", mutates_args=("counts", "edges"))
-def _find_pairs(
+def _count_or_write_pairs(
     pos: Tensor,
     batch: Tensor,
     offsets: Tensor,
@@ -65,18 +65,28 @@ def _find_pairs(
 ) -> None:
     from trigraph.gpu.neighbors import count_or_write_pairs
 
-    with share_device_with_cupy(pos):
-        by_atom, by_bin = _view_arrays(frames, bins, crossed), _view_arrays(order, starts)
-        outputs = _view_arrays(counts, ends, fits, edges)
-        count_or_write_pairs(*[*_view_arrays(pos, batch, offsets), by_atom, by_bin, cutoff, max_degree, *outputs])
+    with use_torch_stream_and_allocator(pos):
+        by_atom, by_bin = _view_tensors_as_arrays(frames, bins, crossed), _view_tensors_as_arrays(order, starts)
+        outputs = _view_tensors_as_arrays(counts, ends, fits, edges)
+        count_or_write_pairs(
+            *[*_view_tensors_as_arrays(pos, batch, offsets), by_atom, by_bin, cutoff, max_degree, *outputs]
+        )
 
 
 @torch.library.custom_op("trigraph::link_edges", mutates_args=("arrays", "shifts"))
-def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Tensor], shifts: Tensor | None) -> None:
+def _sort_and_link_edges(
+    pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Tensor], shifts: Tensor | None
+) -> None:
     from trigraph.gpu.neighbors import sort_and_link_edges
 
-    with share_device_with_cupy(pos):
-        sort_and_link_edges(*[*_view_arrays(pos, row_offsets, edges), _view_arrays(*arrays), view_array(shifts)])
+    with use_torch_stream_and_allocator(pos):
+        sort_and_link_edges(
+            *[
+                *_view_tensors_as_arrays(pos, row_offsets, edges),
+                _view_tensors_as_arrays(*arrays),
+                view_tensor_as_array(shifts),
+            ]
+        )
 
 
 def _is_tensor_of_shape(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
@@ -99,7 +109,7 @@ class PaddedNeighborSearch:
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
         # The search is never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
-        self._replay = Replay(f"{OWNER}: search", self.write_edges, padding.pos.device, pool)
+        self._replay = Replay(f"{OWNER}: search", self.find_and_write_edges, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._host_result = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
         self._event: Any = None
@@ -161,12 +171,12 @@ class PaddedNeighborSearch:
         refused, total = self._host_result.tolist()
         return bool(refused), total
 
-    def write_edges(self) -> tuple[Tensor]:
+    def find_and_write_edges(self) -> tuple[Tensor]:
         """Write the edges to the padding (none if refused), and return the int64 tensor [refused, num_edges]."""
         with torch.no_grad():
-            return (self._write_edges(),)
+            return (self._find_and_write_edges(),)
 
-    def _write_edges(self) -> Tensor:
+    def _find_and_write_edges(self) -> Tensor:
         padding, (atoms, _, _), pos = self.padding, self.padding.rows, self.padding.pos
         most_edges, degree = padding.capacity.edges, padding.capacity.degree
         int32: Any = {"dtype": torch.int32, "device": pos.device}
@@ -192,7 +202,7 @@ class PaddedNeighborSearch:
             degree,
         )
         counts = torch.empty(atoms, NEIGHBOR_LANES, **int32)
-        _find_pairs(*search_arguments, counts)
+        _count_or_write_pairs(*search_arguments, counts)
         ends = counts.flatten().cumsum(0)
         changed = (self.z != padding.z).any() | (self.batch != padding.batch).any()
         changed |= (self.periodic != self._periodic).any()
@@ -202,11 +212,11 @@ class PaddedNeighborSearch:
         rows = torch.cat([ends.new_zeros(1), ends[NEIGHBOR_LANES - 1 :: NEIGHBOR_LANES]])
         rows = torch.where(fits, rows, 0).to(torch.int32)
         edges = torch.empty(5, most_edges, **int32)
-        _find_pairs(*search_arguments, counts, ends, fits, edges)
+        _count_or_write_pairs(*search_arguments, counts, ends, fits, edges)
         for name, array in padding.edges.items():
             if "offsets" in name:
                 array.copy_(rows)
         arrays = [array for name, array in padding.edges.items() if "offsets" not in name]
-        _link_edges(pos, rows, edges, arrays, padding.shifts)
+        _sort_and_link_edges(pos, rows, edges, arrays, padding.shifts)
         padding.append_ghost_edges(rows[-1].to(arrays[0].dtype))
         return torch.stack([padding.refused.long(), ends[-1]])

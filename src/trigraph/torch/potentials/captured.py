@@ -124,14 +124,14 @@ class CapturedPotential(PotentialReplacement):
             if can_search:
                 results = self.call_under_lock(lambda: self._search_and_compute(*arguments))
             if results is None:
-                has_same_atoms = can_search and self.call_under_lock(lambda: self._last_padding_has_atoms(z, batch))
+                has_same_atoms = can_search and self.call_under_lock(lambda: self._last_padding_matches_atoms(z, batch))
                 results = Potential.energy_forces_stress(self, *arguments, neighbors, create_graph)  # type: ignore[arg-type]
                 self._search_padding = None
                 if has_same_atoms:
-                    self.call_under_lock(lambda: self._prepare_search(cell, pbc))
+                    self.call_under_lock(lambda: self._prepare_next_search(cell, pbc))
         return results
 
-    def _last_padding_has_atoms(self, z: Tensor, batch: Tensor | None) -> bool:
+    def _last_padding_matches_atoms(self, z: Tensor, batch: Tensor | None) -> bool:
         """Return whether the most recently used padding contains the same atoms."""
         padding = next(reversed(self._paddings.values()), None)
         own = None if padding is None else padding.sizes[0]
@@ -140,7 +140,7 @@ class CapturedPotential(PotentialReplacement):
         same = torch.equal(padding.z[:own], z.to(padding.z))
         return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
 
-    def _prepare_search(self, cell: Any, pbc: Any) -> None:
+    def _prepare_next_search(self, cell: Any, pbc: Any) -> None:
         """Let the next call use a `PaddedNeighborSearch` in the most recently used padding."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
@@ -197,13 +197,13 @@ class CapturedPotential(PotentialReplacement):
             return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, False)
         given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
 
-        def compute_model_product(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
+        def compute_model_hessian_product(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
             arguments = inputs.z, inputs.pos, inputs.cells, inputs.neighbors, labels["vector"]
             return (model.compute_hessian_product(*arguments, False),)
 
         labels = {"vector": (vector.detach(), True)}
         (product,) = self.call_under_lock(
-            lambda: self._compute_without_ghosts(compute_model_product, (True,), given, labels)
+            lambda: self._compute_without_ghosts(compute_model_hessian_product, (True,), given, labels)
         )
         return product  # type: ignore[return-value]
 
@@ -286,12 +286,12 @@ class CapturedPotential(PotentialReplacement):
                 self._pool = torch.cuda.graph_pool_handle()
             model = self.model
 
-            def compute_padded() -> tuple[Tensor | None, ...]:
+            def compute_padded_results() -> tuple[Tensor | None, ...]:
                 with _disable_autocast_cache(device):
                     results = finish(*compute(model, padding, tensors))
                 return tuple(None if t is None else t.detach().masked_fill(padding.refused, math.nan) for t in results)
 
-            replay = Replay(f"{OWNER}: {type(model).__name__}", compute_padded, device, self._pool)
+            replay = Replay(f"{OWNER}: {type(model).__name__}", compute_padded_results, device, self._pool)
         self._replays[key] = replay, tensors
         while len(self._replays) > MAX_REPLAYS:
             del self._replays[next(iter(self._replays))]

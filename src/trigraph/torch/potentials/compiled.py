@@ -22,9 +22,9 @@ from torch.nn import Module
 from trigraph.locks import ForkSafeLock
 from trigraph.torch.graphs import (
     build_graph_from_tensors,
-    give_own_code_object,
     list_graph_constants,
     list_graph_tensors,
+    replace_code_object,
 )
 from trigraph.torch.potentials.captured import CapturedPotential
 from trigraph.torch.potentials.padding import parse_capacities
@@ -102,7 +102,9 @@ class ProgramInputs(NamedTuple):
         """Tensors with respect to which a result may have a gradient."""
         return self.pos, self.cells, self.vector
 
-    def compute_results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
+    def compute_derivatives_or_hessian_product(
+        self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]
+    ) -> tuple[Tensor | None, ...]:
         """Return the product of the Hessian with `vector` or, without one, the fields of EnergyForcesStress."""
         given = atoms_of_vectors, self.z, self.pos, self.cells, self.make_neighbors(constants)
         if self.vector is None:
@@ -171,7 +173,7 @@ class _CompiledProgram:
             for tensor, requires_grad in zip(one.differentiable_tensors, kind.require_grad, strict=True):
                 if tensor is not None:
                     tensor.requires_grad_(bool(requires_grad))
-        expected = self._compute_with_model(model, key, example)
+        expected = self._compute_example_with_model(model, key, example)
         program = trace_program(copy_model_sharing_parameters(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, find_index_nodes(program, key.state, example))
@@ -196,12 +198,10 @@ class _CompiledProgram:
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
             # Disable inductor's checks of sizes and strides in each call; `_compare` below checks the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
-        self.compiled = torch.compile(
-            give_own_code_object(call_traced_program), dynamic=True, fullgraph=True, **options
-        )
-        got = self._compute_with_program(model, key, example)
+        self.compiled = torch.compile(replace_code_object(call_traced_program), dynamic=True, fullgraph=True, **options)
+        got = self._compute_example_with_program(model, key, example)
         if self.accepts_sizes(key.state, another):
-            self._compute_with_program(model, key, another)
+            self._compute_example_with_program(model, key, another)
         if self.compilations > 1:
             raise RuntimeError(
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
@@ -225,7 +225,7 @@ class _CompiledProgram:
         self.shapes = shapes
         return True
 
-    def _compute_with_model(
+    def _compute_example_with_model(
         self, model: Potential, key: ProgramKey, example: ProgramInputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the model's results and gradients for the example, and its buffers after the call.
@@ -244,7 +244,7 @@ class _CompiledProgram:
             )
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
-    def _compute_with_program(
+    def _compute_example_with_program(
         self, model: Potential, key: ProgramKey, example: ProgramInputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the program's results, gradients and buffers; the first call compiles the program."""
@@ -266,7 +266,7 @@ class _CompiledProgram:
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
     def _check_program_matches_model(self, name: str, got: Any, expected: Any) -> None:
-        """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
+        """Raise RuntimeError unless results and buffers of `_compute_example_with_program` and `_compute_example_with_model` agree.
 
         Tracing does not notice if a model detaches tensors, disables gradients, or assigns a new tensor to a buffer.
         The bounds are small enough to detect these errors, but allow for rounding.
@@ -297,7 +297,7 @@ class _CompiledProgram:
             results = self(state, example)
         else:
             place = example.pos if example.pos.requires_grad else example.pos.detach().requires_grad_()
-            results = example._replace(pos=place).compute_results(
+            results = example._replace(pos=place).compute_derivatives_or_hessian_product(
                 partial(compute_atom_outputs, model), self.kind.constants
             )
         values = [t for t in results if t is not None]
@@ -312,7 +312,7 @@ def _max_abs(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
-def read_state(model: Potential) -> dict[str, Tensor]:
+def get_parameters_and_buffers(model: Potential) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
@@ -323,7 +323,9 @@ def trace_program(
     example: ProgramInputs,
     uncompared_names: Sequence[str],
     owner: str = "compile_potential",
-    results: Callable[[ProgramInputs, Any, Sequence[Sequence[int]]], Any] = ProgramInputs.compute_results,
+    results: Callable[
+        [ProgramInputs, Any, Sequence[Sequence[int]]], Any
+    ] = ProgramInputs.compute_derivatives_or_hessian_product,
 ) -> Any:
     """Trace `results` as a function of parameters, buffers and `Inputs`; errors list `uncompared_names`."""
 
@@ -337,7 +339,9 @@ def trace_program(
 
     place = example.pos.detach().requires_grad_()
     try:
-        return trace_differentiable_program(compute_traced_results, read_state(model), *example._replace(pos=place))
+        return trace_differentiable_program(
+            compute_traced_results, get_parameters_and_buffers(model), *example._replace(pos=place)
+        )
     except Exception as error:
         buffers = f", with buffers instead of tensors in {', '.join(uncompared_names)}" if uncompared_names else ""
         raise RuntimeError(
@@ -479,7 +483,7 @@ class CompiledPotential(PotentialReplacement):
         if program is not None:
             return program
 
-        def make_program() -> _CompiledProgram:
+        def find_or_compile_program() -> _CompiledProgram:
             program = self._find_program(kind, self._share_key_values(key))  # another thread may have compiled it
             if program is not None:
                 return program
@@ -502,7 +506,7 @@ class CompiledPotential(PotentialReplacement):
                 _warn_with_sizes(f"dropped the oldest of {MAX_PROGRAMS} programs", inputs, 8)
             return program
 
-        return _LOCK.call_while_held(make_program)
+        return _LOCK.call_while_held(find_or_compile_program)
 
     def _warn_of_uncompared_attributes(self, not_compared: Sequence[str]) -> None:
         if unreported := [place for place in not_compared if place not in self._reported]:

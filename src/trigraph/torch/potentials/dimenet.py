@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.arrays import require_count, require_nonnegative_number, show_value
+from trigraph.arrays import format_value, require_count, require_nonnegative_number
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import exclude_from_compilation
@@ -395,7 +395,7 @@ class DimeNetPlusPlus(Potential):
         self.cutoff = require_nonnegative_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
         if output_initializer not in ("zeros", "glorot_orthogonal"):
             raise ValueError(
-                f"DimeNetPlusPlus: output_initializer is {show_value(output_initializer)}; expected 'zeros' or "
+                f"DimeNetPlusPlus: output_initializer is {format_value(output_initializer)}; expected 'zeros' or "
                 "'glorot_orthogonal'"
             )
         act = find_activation("DimeNetPlusPlus", act)

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from trigraph.arrays import show_value
-from trigraph.fortran.levels import describe_torch_operators
+from trigraph.arrays import format_value
+from trigraph.fortran.levels import find_torch_operator_language
 from trigraph.torch.graphs import list_graph_constants
 from trigraph.torch.potentials.compiled import (
     ProgramInputs,
     copy_model_sharing_parameters,
+    get_parameters_and_buffers,
     list_neighbor_graphs,
     list_program_tensors,
     make_example_inputs,
-    read_state,
     report_progress,
     trace_program,
 )
@@ -143,7 +143,7 @@ class _PackageProgram(Module):
         return (energy, forces, energies, stress, virials) if self.stress else (energy, forces, energies)
 
 
-def compute_results_with_virials(
+def compute_derivatives_and_virials(
     inputs: ProgramInputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]
 ) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
@@ -173,8 +173,8 @@ def _check_model_and_list_elements(model: Any, path: Path, elements: Sequence[st
         raise ValueError(f"{owner} has out_channels {model.out_channels}; expected 1, an energy")
     if model.max_num_neighbors is not None:
         raise ValueError(f"{owner} has max_num_neighbors {model.max_num_neighbors}; expected None: packages take edges")
-    if describe_torch_operators()[0] != "C++":
-        raise RuntimeError(f"export_potential: the operators in C++ are not used ({describe_torch_operators()[1]})")
+    if find_torch_operator_language()[0] != "C++":
+        raise RuntimeError(f"export_potential: the operators in C++ are not used ({find_torch_operator_language()[1]})")
     if path.suffix != ".pt2" or not path.parent.is_dir():
         raise ValueError(f"export_potential: path is {str(path)!r}; expected a name that ends in .pt2 in a folder")
     if elements is None:
@@ -182,7 +182,7 @@ def _check_model_and_list_elements(model: Any, path: Path, elements: Sequence[st
     else:
         wrong = [elements] if isinstance(elements, str) else [symbol for symbol in elements if symbol not in SYMBOLS]
         if wrong:
-            raise ValueError(f"export_potential: elements has {show_value(wrong[0])}; expected chemical symbols")
+            raise ValueError(f"export_potential: elements has {format_value(wrong[0])}; expected chemical symbols")
         numbers = sorted({SYMBOLS.index(symbol) + 1 for symbol in elements})
         model.check_numbers(torch.tensor(numbers))
     if not numbers:
@@ -234,7 +234,7 @@ def _trace_package_program(
     )
     example = make_example_inputs(model, seed)
     weighted = type(type(model).__name__, (_WeightedPotential,), {})(model, like.new_ones(len(example.z)))
-    state = read_state(weighted)
+    state = get_parameters_and_buffers(weighted)
     # Any `list_graph_constants` are sufficient, because the C++ operators read only the sizes of graphs.
     program = trace_program(
         weighted,
@@ -242,7 +242,7 @@ def _trace_package_program(
         example,
         plain,
         "export_potential",
-        compute_results_with_virials,
+        compute_derivatives_and_virials,
     )
     _check_size_branches(owner, model, read_size_conditions(program), state, example)
     rewrite_products(program)
@@ -297,7 +297,7 @@ def _yield_test_cases(model: Potential, numbers: Sequence[int]) -> Iterator[tupl
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the same virials as `compute_results_with_virials`, computed directly from derivatives by edge vectors."""
+    """Return the same virials as `compute_derivatives_and_virials`, computed directly from derivatives by edge vectors."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = compute_atom_outputs(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
@@ -306,7 +306,7 @@ def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, nei
     return virials.index_add(0, neighbors.src, halves).index_add(0, neighbors.dst, halves)
 
 
-def _write_metadata(
+def _make_package_metadata(
     model: Potential, numbers: Sequence[int], stress: bool, atoms: PackageInputs, expected: Any
 ) -> dict[str, str]:
     """Return the metadata of a package, with arrays as space-separated numbers in row-major order."""
@@ -385,7 +385,7 @@ def export_potential(
         own = copy_model_sharing_parameters(model, key)
         before, state = ProgramKey(own), {n: t.clone() for n, t in own.named_buffers()}
         examples = list(_yield_test_cases(own, numbers))
-        metadata = _write_metadata(own, numbers, stress, *examples[0][1:])
+        metadata = _make_package_metadata(own, numbers, stress, *examples[0][1:])
         changed = find_differences(before.values, ProgramKey(own).values)
         changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
         if changed:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MAX_CUTOFFS, find_cell_limit
+from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MAX_CUTOFFS, get_max_cells_from_origin
 from trigraph.torch.arrays import convert_to_numpy_dtype
 
 MOST_PARTS = 2**14  # maximum number of parts of a cell per direction
@@ -39,7 +39,7 @@ def search_neighbors(
     inverses = np.linalg.inv(frames)
     heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
     most_cutoffs = np.where(flags.any(1, keepdims=True), MAX_CUTOFFS, math.inf)
-    coordinate_limit = np.where(flags, find_cell_limit(convert_to_numpy_dtype(pos.dtype)), most_cutoffs)
+    coordinate_limit = np.where(flags, get_max_cells_from_origin(convert_to_numpy_dtype(pos.dtype)), most_cutoffs)
     coordinate_limit = (coordinate_limit + 1) * np.where(flags, 1.0, cutoff)
     box, pbc, inverse, height, limit = (
         torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, coordinate_limit)

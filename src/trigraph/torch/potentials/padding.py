@@ -167,7 +167,7 @@ class PaddedBuffers:
                 self.cells[:structures].copy_(cells)
             if self._filled_for[0] is not neighbors or self._filled_for[1] != cutoff:
                 self.invalidate_graphs()
-                self._fill_flags_and_ghosts(atoms, structures, cutoff)
+                self._mark_real_and_place_ghosts(atoms, structures, cutoff)
                 self._fill_structure_members(neighbors)
                 self._fill_edges(neighbors)
                 self._filled_for = neighbors, cutoff
@@ -239,7 +239,7 @@ class PaddedBuffers:
             ),
         )
 
-    def _fill_flags_and_ghosts(self, atoms: int, structures: int, cutoff: float) -> None:
+    def _mark_real_and_place_ghosts(self, atoms: int, structures: int, cutoff: float) -> None:
         self.pos[atoms:].zero_()
         self.pos[atoms + 1 :: 2, 0] = GHOST_DISTANCE * cutoff
         self.real_atoms[:atoms] = 1.0

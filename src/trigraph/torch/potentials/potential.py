@@ -166,7 +166,7 @@ class Potential(Module):
         NotImplementedError
             In torch.jit.trace without `neighbors`.
         """
-        neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors)
+        neighbors, cells = self.prepare_neighbors_and_cells(z, pos, batch, cell, pbc, neighbors)
         energies = self.sum_outputs_by_structure(z, pos, cells, neighbors)
         return energies[0] if neighbors.batch is None else energies
 
@@ -206,7 +206,7 @@ class Potential(Module):
             If the model was made inside ``torch.inference_mode()``.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_neighbors_and_cells(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
             return self.compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph)
 
@@ -265,7 +265,7 @@ class Potential(Module):
             expected = tuple(pos.shape)
             raise ValueError(f"{owner}: vector has shape {tuple(vector.shape)}; expected (num_atoms, 3) = {expected}")
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_neighbors_and_cells(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos, vector = (t.clone() if t.is_inference() else t for t in (z, pos, vector))
             return self.compute_hessian_product(z, pos, cells, neighbors, vector, create_graph)
 
@@ -320,7 +320,7 @@ class Potential(Module):
         if block_size is not None:
             require_count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = self.prepare_neighbors_and_cells(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
             numbers = range(len(pos)) if atoms is None else [operator.index(atom) for atom in atoms]
             for number in numbers:
@@ -343,13 +343,13 @@ class Potential(Module):
         """Return a function that multiplies the Hessian by k directions, shape (k, num_atoms, 3)."""
         pos = pos.detach().requires_grad_()
         forces = (
-            copy_without_gradients(self)
+            copy_with_frozen_parameters(self)
             .compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph=True)
             .forces
         )
         return torch.func.vmap(partial(_differentiate_forces_along, forces, pos))
 
-    def prepare_arguments(
+    def prepare_neighbors_and_cells(
         self,
         z: Tensor,
         pos: Tensor,
@@ -435,7 +435,7 @@ class ForceField(Module):
         return result
 
 
-def copy_without_gradients(model: Potential) -> Potential:
+def copy_with_frozen_parameters(model: Potential) -> Potential:
     """Return a copy whose parameters require no gradients, which operators would compute even if unused.
 
     The copy shares the model's buffers and attributes. The model is not modified, because other threads may use it.

@@ -88,9 +88,9 @@ class PotentialReplacement(Module):
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
 
-    def prepare_arguments(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
+    def prepare_neighbors_and_cells(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
-        return self.model.prepare_arguments(*args, **kwargs)
+        return self.model.prepare_neighbors_and_cells(*args, **kwargs)
 
     def make_hessian_multiplier(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors

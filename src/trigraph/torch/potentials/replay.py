@@ -41,7 +41,7 @@ class Replay:
             if not self.called:
                 return self._call_on_side_stream()
             if self.graph is None:
-                self.graph = self._capture()
+                self.graph = self._capture_cuda_graph()
             self.graph.replay()
             return self.results
 
@@ -57,7 +57,7 @@ class Replay:
         self.called = True
         return results
 
-    def _capture(self) -> Any:
+    def _capture_cuda_graph(self) -> Any:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self.pool):

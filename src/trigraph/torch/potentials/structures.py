@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.arrays import check_memory, show_value
+from trigraph.arrays import check_memory, format_value
 from trigraph.graphs import CSC
 from trigraph.graphs.counting import sort_positions_by_key
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import find_neighbor_pairs, find_neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import call_in_new_thread, unwrap_tensor, view_array
+from trigraph.torch.arrays import call_in_new_thread, unwrap_func_tensor, view_tensor_as_array
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble_graph, exclude_from_compilation, list_graph_tensors
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
 from trigraph.torch.layers.edges import check_matrix_shape, narrow_indices
 from trigraph.torch.potentials.neighbors import compute_lengths, mask_nearest_edges, search_neighbors
-from trigraph.torch.signatures import allow_nesting, skip_default_arguments
+from trigraph.torch.signatures import allow_nesting, skip_default_argument_search
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -134,14 +134,14 @@ class Neighbors(NamedTuple):
         """Return the neighbours in `number` consecutive copies of all structures."""
         steps = torch.arange(number, device=self.src.device)[:, None]
 
-        def repeat_index(index: Tensor, size: int) -> Tensor:
+        def repeat_shifted_index(index: Tensor, size: int) -> Tensor:
             return (index + size * steps).flatten()
 
         num_atoms, num_edges, structures = self.graph.num_nodes, self.graph.num_edges, self.num_structures
         batch = self.src.new_zeros(num_atoms) if self.batch is None else self.batch
         shifts = self.src.new_zeros(num_edges, 3) if self.shifts is None else self.shifts
-        src, dst = repeat_index(self.src, num_atoms), repeat_index(self.dst, num_atoms)
-        of_atom = repeat_index(batch, structures)
+        src, dst = repeat_shifted_index(self.src, num_atoms), repeat_shifted_index(self.dst, num_atoms)
+        of_atom = repeat_shifted_index(batch, structures)
         return build_neighbors(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
 
     def of_sources(self, values: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class _RowSelection(torch.autograd.Function):
 
 
 for _function in (_RowSums, _RowSelection):
-    skip_default_arguments(_function)
+    skip_default_argument_search(_function)
 
 
 def _check_tensor_dtype(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
@@ -338,7 +338,7 @@ def find_periodic_directions(owner: str, pbc: Any, cell: Any, num_structures: in
         return np.broadcast_to(np.array(present, bool).reshape(-1, 1), (num_structures, 3))
     flags = np.asarray(pbc.cpu() if isinstance(pbc, Tensor) else pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"{owner}: pbc is {show_value(pbc)}; expected bools")
+        raise TypeError(f"{owner}: pbc is {format_value(pbc)}; expected bools")
     if flags.shape not in ((), (3,), (num_structures, 3)):
         raise ValueError(
             f"{owner}: pbc has shape {flags.shape}; expected (), (3,) or (num_structures, 3) = ({num_structures}, 3)"
@@ -346,18 +346,18 @@ def find_periodic_directions(owner: str, pbc: Any, cell: Any, num_structures: in
     return np.broadcast_to(flags, (num_structures, 3))
 
 
-def _unwrap_tensors(owner: str, name: str, value: Any) -> Any:
+def _unwrap_func_tensors(owner: str, name: str, value: Any) -> Any:
     """Remove torch.func wrappers from a tensor or a list of tensors."""
     if isinstance(value, (list, tuple)):
-        return [_unwrap_tensors(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
+        return [_unwrap_func_tensors(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
-        return unwrap_tensor(value) if isinstance(value, Tensor) else value
+        return unwrap_func_tensor(value) if isinstance(value, Tensor) else value
     except ValueError as error:
         raise ValueError(f"{owner}: {name}: {error}") from None
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:
-    return view_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
+    return view_tensor_as_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
 @exclude_from_compilation
@@ -378,7 +378,7 @@ def find_neighbors(
             "torch.compile, or torch.export with the argument neighbors"
         )
     pos, batch, cell, pbc = (
-        _unwrap_tensors(owner, name, value)
+        _unwrap_func_tensors(owner, name, value)
         for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
     return call_in_new_thread(_find_neighbors_of_unwrapped, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)

@@ -164,18 +164,18 @@ class _RowSelection(torch.autograd.Function):
         return summed, None, *(1 + len(tensors) + len(ctx.others)) * [None]
 
 
-def _make_ordinary(cls: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+def _wrap_apply_in_function(cls: type[torch.autograd.Function]) -> Callable[..., Tensor]:
     """Return a function that calls `cls.apply`, because traced programs can call only ordinary functions."""
 
-    def call(*args: Any) -> Tensor:
+    def apply_autograd_function(*args: Any) -> Tensor:
         return cls.apply(*args)  # type: ignore[no-any-return, no-untyped-call]
 
-    call.__name__ = call.__qualname__ = cls.__name__.removeprefix("_")
-    return call
+    apply_autograd_function.__name__ = apply_autograd_function.__qualname__ = cls.__name__.removeprefix("_")
+    return apply_autograd_function
 
 
 add_bias, multiply_outer, multiply_single_column, sum_rows, select_rows = map(
-    _make_ordinary, (_BiasAddition, _OuterProduct, _SingleColumnProduct, _RowSums, _RowSelection)
+    _wrap_apply_in_function, (_BiasAddition, _OuterProduct, _SingleColumnProduct, _RowSums, _RowSelection)
 )
 
 

@@ -54,7 +54,7 @@ class TrainingStep:
         if not callable(loss):
             raise TypeError(f"{OWNER}: loss is a {type(loss).__name__}; expected a function of structures and labels")
         if optimizer is not None:
-            check_optimizer(optimizer, uses_cuda_graph(next(potential.parameters()).device))
+            check_capturable_optimizer(optimizer, uses_cuda_graph(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
         # In addition to the keys of `CapturedPotential`, a replay depends on the optimizer's numbers and tensors, and
         # on the memory of the gradients. If any of these changes, the replays with the old `_replay_name` are dropped.
@@ -97,7 +97,7 @@ class TrainingStep:
         """
         potential = self.potential
         with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = potential.prepare_arguments(z, pos, batch, cell, pbc, neighbors, energies=True)
+            neighbors, cells = potential.prepare_neighbors_and_cells(z, pos, batch, cell, pbc, neighbors, energies=True)
             given = CheckedStructures(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
             labels = dict(_yield_checked_labels(given, of_atoms or {}, of_structures or {}))
             device = pos.device.type
@@ -173,7 +173,7 @@ class TrainingStep:
         return [self.max_norm, *(("at", v.data_ptr()) if isinstance(v, Tensor) else v for v in held)]
 
 
-def check_optimizer(optimizer: Any, on_device: bool) -> None:
+def check_capturable_optimizer(optimizer: Any, on_device: bool) -> None:
     """Raise TypeError for an optimizer whose step cannot be captured."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"{OWNER}: optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer")

@@ -3,7 +3,7 @@
 import torch
 
 import trigraph
-from trigraph.arrays import check_range, copy_index_array, find_device, require_count
+from trigraph.arrays import check_and_copy_index_array, check_range, find_device, require_count
 
 __all__ = ["CSC", "HeteroCSC"]
 
@@ -44,7 +44,7 @@ class HeteroCSC(CSC):
     ) -> None:
         super().__init__(offsets, indices, num_src_nodes)
         self.num_edge_types = require_count("HeteroCSC", "num_edge_types", num_edge_types)
-        types, expected = copy_index_array("HeteroCSC", "edge_types", edge_types), self.csc.num_positions
+        types, expected = check_and_copy_index_array("HeteroCSC", "edge_types", edge_types), self.csc.num_positions
         if types.size != expected or find_device(types) != self.csc.device:
             raise ValueError(
                 f"HeteroCSC: edge_types has shape {types.shape} on {find_device(types)}; expected ({expected},), one "
