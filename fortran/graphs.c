@@ -45,7 +45,7 @@ static void process_parts(void (*work)(void *, int), void *job, int parts)
 }
 
 /* Return the number of parts for a list of members: few if there are many keys, because each part has a counter for every key. */
-static int count_parts(int num_threads, int members, int keys)
+static int choose_num_parts(int num_threads, int members, int keys)
 {
     int parts = members / (keys > least_part ? keys : least_part);
 
@@ -157,7 +157,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     int total = 0, most = 0, kept = 0, rises = 1, loops = s->loops > 0 ? s->loops : 0;
     INDEX last = 0;
 
-    s->parts = count_parts(num_threads, s->members, s->keys);
+    s->parts = choose_num_parts(num_threads, s->members, s->keys);
     s->counts = malloc((size_t)s->keys * s->parts * sizeof *s->counts + 1);
     s->pairs = s->src == NULL ? NULL : malloc(((size_t)s->members + loops) * sizeof *s->pairs + 1);
     if (s->counts == NULL || (s->src != NULL && s->pairs == NULL)) {
@@ -250,7 +250,7 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
 {
     int may_be_inverted = edge_ids != NULL && num_edges == num_positions, facts[3];
-    struct NAME(spread) s = {num_dst_nodes, num_positions, count_parts(num_threads, num_positions, 0), offsets,
+    struct NAME(spread) s = {num_dst_nodes, num_positions, choose_num_parts(num_threads, num_positions, 0), offsets,
                              may_be_inverted ? edge_ids : NULL, destinations, row_positions};
     int status, wrong = offsets[0] != 0 || offsets[num_dst_nodes] != num_positions;
 
@@ -284,7 +284,7 @@ struct NAME(reverse_search) {
 };
 
 /* Return the first position in low .. high whose edge has a source >= node, by bisection; edges are sorted by source. */
-static INDEX NAME(find_first_not_below)(const struct NAME(reverse_search) *s, INDEX low, INDEX high, INDEX node)
+static INDEX NAME(find_first_source_not_below)(const struct NAME(reverse_search) *s, INDEX low, INDEX high, INDEX node)
 {
     while (low < high) {
         INDEX middle = low + (high - low) / 2;
@@ -304,8 +304,8 @@ static void NAME(find_reverse)(void *job, int part)
     s->wrong[part] = 0;
     for (int e = get_part_begin(s->num_edges, s->parts, part); e < end; e++) {
         INDEX last = s->dst_offsets[s->src[e] + 1], place = -1;
-        s->start[e] = NAME(find_first_not_below)(s, s->dst_offsets[s->src[e]], last, s->dst[e]);
-        s->stop[e] = NAME(find_first_not_below)(s, s->start[e], last, s->dst[e] + 1);
+        s->start[e] = NAME(find_first_source_not_below)(s, s->dst_offsets[s->src[e]], last, s->dst[e]);
+        s->stop[e] = NAME(find_first_source_not_below)(s, s->start[e], last, s->dst[e] + 1);
         if (!s->wanted)
             continue;
         for (INDEX p = s->start[e]; p < s->stop[e]; p++) {
@@ -342,8 +342,8 @@ int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int
         }
     }
     wanted = wanted && (shifts == NULL ? most < 2 : most <= many);
-    struct NAME(reverse_search) s = {num_edges, count_parts(num_threads, num_edges, 0), wanted, src, dst, shifts, dst_offsets, dst_edge_index,
-                           start, stop, edge_start, edge_stop, reverse_edge, {0}};
+    struct NAME(reverse_search) s = {num_edges, choose_num_parts(num_threads, num_edges, 0), wanted, src, dst, shifts,
+                           dst_offsets, dst_edge_index, start, stop, edge_start, edge_stop, reverse_edge, {0}};
     process_parts(NAME(find_reverse), &s, s.parts);
     facts[0] = most;
     for (int part = 0; part < s.parts; part++)

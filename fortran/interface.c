@@ -28,7 +28,7 @@ static const char *const function_names[] = {FUNCTIONS(NAME)};
 enum { little_work = 1 << 20, most_addresses = 128 };
 enum { number_of_functions = sizeof function_names / sizeof *function_names };
 
-struct level {
+struct cpu_level {
     const char *name;
     void *library;
     int64_t (*refused_bytes)(void);
@@ -38,12 +38,12 @@ struct level {
 #define DECLARE(function) shim function##_;
 #define ADDRESS(function) function##_,
 FUNCTIONS(DECLARE)
-static struct level levels[] = {{"base", NULL, trigraph_refused_bytes, {FUNCTIONS(ADDRESS)}}};
+static struct cpu_level levels[] = {{"base", NULL, trigraph_refused_bytes, {FUNCTIONS(ADDRESS)}}};
 #else
-static struct level levels[] = {{.name = "base"}, {.name = "v2"}, {.name = "v3"}, {.name = "v4"}};
+static struct cpu_level levels[] = {{.name = "base"}, {.name = "v2"}, {.name = "v3"}, {.name = "v4"}};
 #endif
 enum { number_of_levels = sizeof levels / sizeof *levels };
-static _Atomic(const struct level *) current = NULL;
+static _Atomic(const struct cpu_level *) current = NULL;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local int trusted = 0;  /* whether checks of graph arrays are skipped, because graph objects have made them */
 
@@ -55,7 +55,7 @@ static pid_t process = 0;
 
 static void pause_openmp_before_fork(void)
 {
-    const struct level *level = current;
+    const struct cpu_level *level = current;
     int (*pause_resources)(int);
 
     if (level == NULL)
@@ -67,14 +67,14 @@ static void pause_openmp_before_fork(void)
         pause_resources(2);  /* omp_pause_hard, because a forked child would wait for threads that exist only in its parent */
 }
 
-__attribute__((constructor)) static void start(void)
+__attribute__((constructor)) static void register_fork_handler(void)
 {
     process = getpid();
     pthread_atfork(pause_openmp_before_fork, NULL, NULL);
 }
 
 /* Open the library of a level that the processor supports, and look up its functions; return whether this succeeded. */
-static int open_level(struct level *level)
+static int open_level_library(struct cpu_level *level)
 {
 #ifndef ONE_LEVEL
     int highest = trigraph_cpu_level(), number = (int)(level - levels);
@@ -110,7 +110,7 @@ int trigraph_set_cpu_level(const char *name)
 
     pthread_mutex_lock(&opening);
     for (int i = number_of_levels - 1; i >= 0 && status != 0; i--)
-        if ((name == NULL || strcmp(name, levels[i].name) == 0) && open_level(&levels[i])) {
+        if ((name == NULL || strcmp(name, levels[i].name) == 0) && open_level_library(&levels[i])) {
             current = &levels[i];
             status = 0;
         }
@@ -118,7 +118,7 @@ int trigraph_set_cpu_level(const char *name)
     return status;
 }
 
-static const struct level *get_level(void)
+static const struct cpu_level *get_or_open_level(void)
 {
     const char *name = getenv("TRIGRAPH_CPU_LEVEL");
 
@@ -129,7 +129,7 @@ static const struct level *get_level(void)
 
 const char *trigraph_get_cpu_level(void)
 {
-    const struct level *level = get_level();
+    const struct cpu_level *level = get_or_open_level();
 
     return level == NULL ? NULL : level->name;
 }
@@ -190,7 +190,7 @@ void trigraph_skip_graph_checks(int trust)
 #ifndef ONE_LEVEL
 int64_t trigraph_refused_bytes(void)
 {
-    const struct level *level = current;
+    const struct cpu_level *level = current;
 
     return level == NULL ? 0 : level->refused_bytes();
 }
@@ -217,7 +217,7 @@ static int choose_num_threads(double work)
 
 /* locations_ checks that each location is an in-edge of its destination, or -1 for a destination without in-edges; rises_ checks
    that offsets start at 0, never decrease and end at `last`; within_ checks that all elements are in least .. stop - 1. */
-#define CHECKS(index)                                                                                               \
+#define DEFINE_CHECKS(index)                                                                                        \
     static int locations_##index(const index##_t *offsets, int num_dst_nodes, int dim, const index##_t *location)   \
     {                                                                                                               \
         for (int64_t i = 0; i < num_dst_nodes; i++)                                                                 \
@@ -241,8 +241,8 @@ static int choose_num_threads(double work)
             wrong |= (a[i] < least) | (a[i] >= stop);                                                               \
         return !wrong;                                                                                              \
     }
-CHECKS(int32)
-CHECKS(int64)
+DEFINE_CHECKS(int32)
+DEFINE_CHECKS(int64)
 
 static void call_with_addresses(shim *function, void **p, int number)
 {
@@ -254,7 +254,7 @@ static void call_with_addresses(shim *function, void **p, int number)
 /* Call a procedure of the level in use with the addresses of its arguments and status, and of a length for each array. */
 static int call_procedure(int function, void **given, int number, int arrays)
 {
-    const struct level *level = get_level();
+    const struct cpu_level *level = get_or_open_level();
     int64_t length = 1;  /* a dummy value for every array: the procedures compute lengths from sizes */
     void *p[most_addresses];
     int status = -1;

@@ -77,7 +77,7 @@ void require_success(int32_t code, const char *op)
 }
 
 // An owned tensor argument, which load_contiguous() makes contiguous; a null handle means that the argument is absent.
-struct Tensor {
+struct TensorArgument {
     const char *op, *name;
     Handle handle = nullptr;
     void *data = nullptr;
@@ -87,9 +87,9 @@ struct Tensor {
     bool column = false;  // whether the tensor has an additional trailing axis of size one
     std::unique_ptr<char[]> zeros;
 
-    Tensor(const char *owner, const char *its_name, Handle given) : op(owner), name(its_name), handle(given) {}
-    Tensor(const Tensor &) = delete;
-    ~Tensor()
+    TensorArgument(const char *owner, const char *its_name, Handle given) : op(owner), name(its_name), handle(given) {}
+    TensorArgument(const TensorArgument &) = delete;
+    ~TensorArgument()
     {
         if (handle != nullptr)
             torch_delete_tensor_object(handle);
@@ -106,7 +106,7 @@ struct Tensor {
     }
 };
 
-void Tensor::read_metadata()
+void TensorArgument::read_metadata()
 {
     i64 *n;
 
@@ -116,7 +116,7 @@ void Tensor::read_metadata()
     sizes = n;
 }
 
-void Tensor::load_contiguous()
+void TensorArgument::load_contiguous()
 {
     int32_t device;
     i64 *strides, offset, bytes, last = 0, next = 1;
@@ -168,45 +168,45 @@ double read_number(Value value)
     return number;
 }
 
-void check_rank(Tensor &a, i64 rank)
+void check_rank(TensorArgument &a, i64 rank)
 {
     if (a.rank != rank)
         refuse(a.op, ": ", a.name, " has rank ", a.rank, "; expected ", rank);
 }
 
 // Check the rank of an argument that may have an additional trailing axis of size one.
-void check_column(Tensor &a, i64 rank)
+void check_column(TensorArgument &a, i64 rank)
 {
     a.column = a.rank == rank + 1 && a.sizes[rank] == 1;
     check_rank(a, rank + a.column);
 }
 
-void check_size(const Tensor &a, int axis, i64 expected)
+void check_size(const TensorArgument &a, int axis, i64 expected)
 {
     if (a.sizes[axis] != expected)
         refuse(a.op, ": ", a.name, " has size ", a.sizes[axis], " in axis ", axis, "; expected ", expected);
 }
 
-void check_dtype(const Tensor &a, int32_t expected)
+void check_dtype(const TensorArgument &a, int32_t expected)
 {
     if (a.dtype != expected)
         refuse(a.op, ": ", a.name, " has a different dtype from the first input or the first array of the graph");
 }
 
-void check_range(const char *op, const char *name, i64 value, i64 least, i64 most)
+void check_integer_range(const char *op, const char *name, i64 value, i64 least, i64 most)
 {
     if (value < least || value > most)
         refuse(op, ": ", name, " is ", value, "; expected ", least, " .. ", most);
 }
 
-void check_number(const char *op, const char *name, double value, int32_t real)
+void check_finite_nonnegative(const char *op, const char *name, double value, int32_t real)
 {
     if (!(value >= 0 && value <= (real == float32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max())))
         refuse(op, ": ", name, " is ", value, "; expected a finite number >= 0");
 }
 
 // Determine a symbol from the size of an axis, which is a linear function of the symbol.
-i64 solve_for_symbol(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
+i64 solve_for_symbol(const TensorArgument &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
 {
     const i64 slope = at_one - at_zero, rest = a.sizes[axis] - at_zero;
 
@@ -230,7 +230,7 @@ template <class Real> std::string format_number(Real x)
 }
 
 // Raise ValueError unless all numbers are positive or NaN. The text is the same as in trigraph.checks.
-template <class Real> void check_positive(const Tensor &a, i64 number)
+template <class Real> void check_positive(const TensorArgument &a, i64 number)
 {
     const auto *x = static_cast<const Real *>(a.data);
     for (i64 k = 0; k < number; k++)
@@ -240,7 +240,7 @@ template <class Real> void check_positive(const Tensor &a, i64 number)
 }
 
 // Raise the same error as trigraph.checks for the first location that is not an in-edge of its destination.
-template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const Tensor &offsets)
+template <class Index> [[noreturn]] void refuse_location(const TensorArgument &a, const TensorArgument &offsets)
 {
     const auto *p = static_cast<const Index *>(offsets.data), *location = static_cast<const Index *>(a.data);
     for (i64 i = 0; i < a.sizes[0]; i++)
@@ -256,18 +256,18 @@ template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const 
 }
 
 // Disables the checks of graph arrays in the C interface during its lifetime, because graph objects have already checked them.
-struct SkippedGraphChecks {
-    SkippedGraphChecks() { trigraph_skip_graph_checks(1); }
-    ~SkippedGraphChecks() { trigraph_skip_graph_checks(0); }
+struct GraphCheckSuspension {
+    GraphCheckSuspension() { trigraph_skip_graph_checks(1); }
+    ~GraphCheckSuspension() { trigraph_skip_graph_checks(0); }
 };
 
 // A result tensor, which is empty if the result is not requested; give_up() passes ownership to torch.
-struct Result {
+struct ResultTensor {
     Handle handle = nullptr;
     void *data = nullptr;
     i64 numbers = 1;
 
-    Result(const char *op, bool wanted, int32_t dtype, std::initializer_list<i64> shape, bool column)
+    ResultTensor(const char *op, bool wanted, int32_t dtype, std::initializer_list<i64> shape, bool column)
     {
         i64 sizes[8] = {0}, strides[8], next = 1, rank = 1;
 
@@ -285,8 +285,8 @@ struct Result {
             throw OutOfMemory(std::string(op) + ": out of memory");
         require_success(torch_get_data_ptr(handle, &data), op);
     }
-    Result(const Result &) = delete;
-    ~Result()
+    ResultTensor(const ResultTensor &) = delete;
+    ~ResultTensor()
     {
         if (handle != nullptr)
             torch_delete_tensor_object(handle);
@@ -312,7 +312,7 @@ void check_status(const char *op, int status)
 
 #include "torch_operators.inc"
 
-__attribute__((constructor)) void load()
+__attribute__((constructor)) void register_operators()
 {
     void *library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
     Handle fragment, kernels;

@@ -71,14 +71,14 @@ class KernelWriter:
         for i, (kind, name) in enumerate(list_schema_arguments(self.op)):
             if kind.startswith("Tensor"):
                 take = "read_optional_tensor" if kind.endswith("?") else "read_tensor"
-                self.add_line(f'Tensor a_{name}(its_name, "{name}", {take}(s[{i}]));')
+                self.add_line(f'TensorArgument a_{name}(its_name, "{name}", {take}(s[{i}]));')
             elif kind == "float":
                 self.add_line(f"[[maybe_unused]] const double {name} = read_number(s[{i}]);")
             else:
                 self.add_line(f"[[maybe_unused]] const i64 {name} = read_integer(s[{i}]);")
                 self.known.add(name)
         self.add_line(
-            f"for (Tensor *a : {{{tensors}}})"
+            f"for (TensorArgument *a : {{{tensors}}})"
         )  # after all tensors are owned, because `load_contiguous` can throw
         self.add_line("    if (a->is_present())")
         self.add_line("        a->load_contiguous();")
@@ -125,13 +125,14 @@ class KernelWriter:
         self.add_line(f"if (real != float32 && real != float64) check_dtype(a_{self.first}, float64);")
         for a in op.attributes:
             if a.real:
-                self.add_line(f'check_number(its_name, "{a.name}", {a.name}, real);')
+                self.add_line(f'check_finite_nonnegative(its_name, "{a.name}", {a.name}, real);')
             elif a.choices:
-                self.add_line(f'check_range(its_name, "{a.name}", {a.name}, 0, {len(a.choices) - 1});')
+                self.add_line(f'check_integer_range(its_name, "{a.name}", {a.name}, 0, {len(a.choices) - 1});')
             else:
                 limits = spec.get_limited_symbol(a.name)
                 self.add_line(
-                    f'check_range(its_name, "{a.name}", {a.name}, {limits.minimum}, {limits.maximum or INT_MAX});'
+                    f'check_integer_range(its_name, "{a.name}", {a.name}, '
+                    f"{limits.minimum}, {limits.maximum or INT_MAX});"
                 )
             for choice, _ in a.requires:
                 place = a.choices.index(choice)
@@ -169,7 +170,9 @@ class KernelWriter:
             else:  # check rank and dtype, determine unknown sizes, then check known sizes
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add_line(line)
-        self.add_line(" ".join(f'check_range(its_name, "{n}", {n}, 0, {INT_MAX});' for n in self.op.definition.symbols))
+        self.add_line(
+            " ".join(f'check_integer_range(its_name, "{n}", {n}, 0, {INT_MAX});' for n in self.op.definition.symbols)
+        )
 
     def write_graph_array_checks(self) -> None:
         """Write the code that checks dtypes, lengths and presence of graph arrays."""
@@ -204,7 +207,7 @@ class KernelWriter:
             column = self.write_column_condition(f) if f.column else "false"
             dtype = f"want_{f.name} ? whole : real" if f.index else "real"
             shape = ", ".join(map(convert_to_cpp, f.dims))
-            self.add_line(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
+            self.add_line(f"ResultTensor out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def write_column_condition(self, f: Array) -> str:
         """Return a C++ condition: whether the argument of a derivative (or its input, if absent) is a column."""
@@ -219,7 +222,7 @@ class KernelWriter:
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add_line(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")
-        self.add_line("    const SkippedGraphChecks trust;")
+        self.add_line("    const GraphCheckSuspension trust;")
         self.add_line("    int status = -1;")
         for real, (c_real, real_name) in REALS.items():
             for index in INTEGERS if op.graph_kind else (None,):

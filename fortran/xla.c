@@ -31,7 +31,7 @@ struct array { int type; size_t number; const void *data; };
 struct attributes {
     size_t size; struct extension *extensions; int64_t number; const int *types; const struct text **names; void **values;
 };
-struct call {
+struct call_frame {
     size_t size; struct extension *extensions; const struct api *api; void *context; int stage;
     struct buffers arguments, results; struct attributes attributes;
 };
@@ -41,14 +41,14 @@ struct function { const char *name; int (*call)(void **); size_t arguments; };
 #include "xla_functions.inc"
 
 void trigraph_skip_graph_checks(int trust);
-PUBLIC void *trigraph_xla_call(struct call *call);
+PUBLIC void *trigraph_xla_call(struct call_frame *call);
 
-static int compare_names(const void *a, const void *b)
+static int compare_function_names(const void *a, const void *b)
 {
     return strcmp(((const struct function *)a)->name, ((const struct function *)b)->name);
 }
 
-static void *make_error(const struct call *call, int code, const char *message)
+static void *make_error(const struct call_frame *call, int code, const char *message)
 {
     struct error_arguments arguments = {offsetof(struct error_arguments, code) + sizeof(int), NULL, message, code};
 
@@ -63,7 +63,7 @@ static const void *find_attribute(const struct attributes *attributes, const cha
     return NULL;
 }
 
-void *trigraph_xla_call(struct call *call)
+void *trigraph_xla_call(struct call_frame *call)
 {
     enum { most = 256, most_name = 128 };
     static const int64_t none = -1;  /* replaces absent arrays: index -1 as an integer, NaN as a real number */
@@ -95,7 +95,7 @@ void *trigraph_xla_call(struct call *call)
     memcpy(called, name->start, name->length);
     called[name->length] = '\0';
     function = bsearch(&(struct function){.name = called}, functions, sizeof functions / sizeof *functions, sizeof *functions,
-                       compare_names);
+                       compare_function_names);
     if (function == NULL || function->arguments > most
         || function->arguments != 1 + integers->number + numbers->number + given->number + flags->number + wanted->number) {
         snprintf(message, sizeof message, "trigraph: %s is not a function of this version", called);

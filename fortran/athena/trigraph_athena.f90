@@ -25,7 +25,7 @@ module trigraph_athena
 
     interface
         !> Execute an operation of the fast path. Inputs that the operation does not need and unrequested gradients are absent.
-        pure subroutine run_operation(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
+        pure subroutine call_fast_path(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
             import :: c_float, c_int
@@ -36,7 +36,7 @@ module trigraph_athena
             real(c_float), intent(in), optional :: upstream(*), features(*), kernels(*), coords(*), params(*)
             real(c_float), intent(inout), optional :: output(*)
             real(c_float), intent(inout), optional :: grad_features(*), grad_kernels(*), grad_coords(*), grad_params(*)
-        end subroutine run_operation
+        end subroutine call_fast_path
     end interface
 
 contains
@@ -52,7 +52,7 @@ contains
 
         call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'output', shape(output), 'f_out*f_in, num_edges', [f_out*f_in, size(coords, 2)])
-        call run_operation(kernel_fwd, 0, 0, size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, status, coords=coords, &
+        call call_fast_path(kernel_fwd, 0, 0, size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, status, coords=coords, &
             & params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_kernel_eval
@@ -94,7 +94,7 @@ contains
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run_operation(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+        call call_fast_path(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
             & pack_csc_arrays(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
         call check_status(name, status)
     end subroutine gno_aggregate
@@ -135,7 +135,7 @@ contains
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run_operation(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+        call call_fast_path(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
             & pack_csc_arrays(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_message
@@ -154,12 +154,12 @@ contains
         num_e = size(coords, 2)
         call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
-        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
-        call check_and_pad_gradient(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
-        call check_and_pad_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
-        call check_and_pad_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
+        call check_shape_or_wider(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_and_clear_padding(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
+        call check_and_clear_padding(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_and_clear_padding(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run_operation(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+        call call_fast_path(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
             & pack_csc_arrays(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
             & grad_features=grad_features, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
@@ -177,10 +177,10 @@ contains
 
         num_e = size(coords, 2)
         call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
-        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_and_pad_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
-        call check_and_pad_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
-        call run_operation(kernel_bwd, 0, 0, num_e, coord_dim, kernel_hidden, f_in, f_out, status, upstream=upstream_grad, &
+        call check_shape_or_wider(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_and_clear_padding(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_and_clear_padding(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
+        call call_fast_path(kernel_bwd, 0, 0, num_e, coord_dim, kernel_hidden, f_in, f_out, status, upstream=upstream_grad, &
             & coords=coords, params=kernel_params, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
     end subroutine compute_kernel_gradients
@@ -199,12 +199,12 @@ contains
         num_v = size(features, 2)
         f_out = size(upstream_grad, 1)
         num_e = size(edge_kernels, 2)
-        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_shape_or_wider(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_and_pad_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
-        call check_and_pad_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
+        call check_and_clear_padding(name, 'output', 'f_in, num_v', shape(features), grad_features)
+        call check_and_clear_padding(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run_operation(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+        call call_fast_path(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
             & pack_csc_arrays(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
             & grad_features=grad_features, grad_kernels=grad_kernels)
         call check_status(name, status)
@@ -226,11 +226,11 @@ contains
         do i = 1, num_v
             destinations(adj_ia(i):adj_ia(i + 1) - 1) = i - 1
         end do
-        graph = [graph, destinations, sort_columns_by_key(adj_ja(1, :nnz), num_v), sort_columns_by_key(adj_ja(2, :nnz), num_e)]
+        graph = [graph, destinations, group_columns_by_key(adj_ja(1, :nnz), num_v), group_columns_by_key(adj_ja(2, :nnz), num_e)]
     end function pack_csc_arrays
 
     !> Sort columns stably by key (1 .. num_keys); return the offsets of the keys, then the sorted columns, all 0-based.
-    pure function sort_columns_by_key(keys, num_keys) result(sorted)
+    pure function group_columns_by_key(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)
         integer :: next(num_keys + 1), k, p
@@ -248,7 +248,7 @@ contains
             sorted(num_keys + 1 + next(keys(p))) = p - 1
             next(keys(p)) = next(keys(p)) + 1
         end do
-    end function sort_columns_by_key
+    end function group_columns_by_key
 
     pure subroutine check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         character(*), intent(in) :: name
@@ -288,23 +288,23 @@ contains
     end subroutine check_shape
 
     !> Check the shape of an array that may have more columns than expected.
-    pure subroutine check_wide_shape(name, argument, found, symbols, expected)
+    pure subroutine check_shape_or_wider(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(2), expected(2)
 
         call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
-    end subroutine check_wide_shape
+    end subroutine check_shape_or_wider
 
     !> Check the shape of a gradient, which may be absent, and set its additional columns to 0.
-    pure subroutine check_and_pad_gradient(name, argument, symbols, expected, gradient)
+    pure subroutine check_and_clear_padding(name, argument, symbols, expected, gradient)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: expected(2)
         real(real32), intent(inout), optional :: gradient(:, :)
 
         if (.not. present(gradient)) return
-        call check_wide_shape(name, argument, shape(gradient), symbols, expected)
+        call check_shape_or_wider(name, argument, shape(gradient), symbols, expected)
         gradient(:, expected(2) + 1:) = 0
-    end subroutine check_and_pad_gradient
+    end subroutine check_and_clear_padding
 
     pure subroutine check_status(name, status)
         character(*), intent(in) :: name

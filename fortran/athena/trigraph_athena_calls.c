@@ -28,7 +28,7 @@ static struct csc unpack_graph(const int32_t *graph, int num_v, int nnz, int num
 }
 
 /* Return the address of a result, or any valid address if the result is not requested and hence not written. */
-static float *get_result_address(float *result) {
+static float *get_address_or_dummy(float *result) {
     static float nothing;
     return result ? result : &nothing;
 }
@@ -48,7 +48,8 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
         break;
     case KERNEL_BWD:
         *status = trigraph_gno_kernel_bwd_f32(n, num_e, d, hidden, f_in, f_out, upstream, coords, params,
-            grad_coords != NULL, grad_params != NULL, get_result_address(grad_coords), get_result_address(grad_params));
+            grad_coords != NULL, grad_params != NULL, get_address_or_dummy(grad_coords),
+            get_address_or_dummy(grad_params));
         break;
     case AGGREGATE_FWD:
         *status = trigraph_gno_aggregate_fwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
@@ -57,8 +58,8 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
     case AGGREGATE_BWD:
         *status = trigraph_gno_aggregate_bwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
             a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions, upstream,
-            features, kernels, grad_features != NULL, grad_kernels != NULL, get_result_address(grad_features),
-            get_result_address(grad_kernels));
+            features, kernels, grad_features != NULL, grad_kernels != NULL, get_address_or_dummy(grad_features),
+            get_address_or_dummy(grad_kernels));
         break;
     case MESSAGE_FWD:
         *status = trigraph_gno_message_fwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
@@ -68,7 +69,7 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
         *status = trigraph_gno_message_bwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
             a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions,
             upstream, features, coords, params, grad_features != NULL, grad_coords != NULL, grad_params != NULL,
-            get_result_address(grad_features), get_result_address(grad_coords), get_result_address(grad_params));
+            get_address_or_dummy(grad_features), get_address_or_dummy(grad_coords), get_address_or_dummy(grad_params));
         break;
     }
 }
