@@ -210,7 +210,7 @@ class ContenderProcess(ChildProcess):
         self.kill()
 
     def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
-        """Send a command (``open``, ``measure_first_call``, ``sample_seconds``); return its status, and its value or the error."""
+        """Send ``open`` or the name of a method of the runner; return the status, and the value or the error."""
         with suppress(OSError):  # the process has ended; `receive` reports the reason
             self.connection.send((command, argument))
         try:

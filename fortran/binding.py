@@ -54,7 +54,7 @@ class _ShimCall:
         wanted: Sequence[str],
         out: Mapping[str, np.ndarray],
     ) -> Any:
-        """Execute the operator (see `make_backend_functions`). Raises MemoryError if the system refuses memory or threads."""
+        """Execute the operator (see `make_backend_functions`); raise MemoryError if memory or threads are refused."""
         op = self.op
         numbers = [sizes[s] for s in op.definition.symbols]
         if max(numbers) > LARGEST_SIZE:

@@ -206,7 +206,8 @@ def _write_c_function(op: Operator, real: str, index: str | None, number: int) -
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
     lines += [
         "if (num_threads == 0)",
-        f"    num_threads = choose_num_threads({write_c_expression(op.operation_count_expression)} + {write_output_count(op)});",
+        f"    num_threads = choose_num_threads({write_c_expression(op.operation_count_expression)}"
+        f" + {write_output_count(op)});",
     ]
     lines += ["int64_t none = -1;  /* stands for absent arrays: an index, or NaN */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"

@@ -398,7 +398,7 @@ class _KernelNetwork:
         return self.v_hat(params)[:-1]
 
     def make_gradient_total(self, select_part: Callable[[Any], Any], outer: int = 1) -> PairwiseSum:
-        """Return the `PairwiseSum` for a part of the gradient of the parameters, without a target if it is not requested."""
+        """Return the sum for a part of the gradient of the parameters, without a target if it is not requested."""
         return PairwiseSum(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack_rows(self, above: Any, below: Any) -> Any:

@@ -1,7 +1,7 @@
 """One interface for kernel launches on a device and on the CPU.
 
-A backend function obtains the runtime of its arrays from :func:`select_runtime` and uses it to launch kernels. The same code
-runs on a device and on the CPU::
+A backend function obtains the runtime of its arrays from :func:`select_runtime` and uses it to launch kernels. The same
+code runs on a device and on the CPU::
 
     place = select_runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)

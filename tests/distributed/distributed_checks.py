@@ -1,4 +1,4 @@
-"""Program run by each rank in test_distributed.py; its arguments name checks (``operators.owners_are_balanced_and_halos_minimal``).
+"""Program run by each rank in test_distributed.py; its arguments name checks (``errors.refuses_wrong_arguments``).
 
 Rank 0 prints the name and duration of each check that passes on all ranks; an error ends all ranks.
 """

@@ -188,7 +188,7 @@ def test_operator_definitions_are_consistent(definition):
     assert len(definition.formulas) == len(definition.operations) == 3
     for a in definition.attributes:
         assert [bool(a.choices), a.real, a.name in SYMBOLS].count(True) == 1
-        assert a.required or a.real or a.default in (a.choices or range(SYMBOLS[a.name].minimum, 100))
+        assert a.is_required or a.real or a.default in (a.choices or range(SYMBOLS[a.name].minimum, 100))
         assert {choice for choice, _ in a.requires} <= set(a.choices)
         graph_type = getattr(trigraph, GRAPHS[definition.graph].type_name) if definition.graph else None
         assert all(callable(getattr(graph_type, method)) for _, method in a.requires)

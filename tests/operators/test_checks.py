@@ -319,7 +319,7 @@ def test_only_listed_choices_are_accepted(op, attribute):
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 0 and op.attributes])
 def test_explicit_defaults_give_the_same_results(op):
-    defaults = {a.name: a.default for a in op.attributes if not a.required}
+    defaults = {a.name: a.default for a in op.attributes if not a.is_required}
     sizes = {n: v for n, v in defaults.items() if type(v) is int}
     explicit = draw_operator_arguments(op, setting=defaults, **sizes) | defaults
     assert_same_bits(

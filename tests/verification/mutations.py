@@ -302,7 +302,7 @@ GEMNET = {
         "parts of an atom are left out": "        if (args%atoms%parts > ⟦0 → 1000⟧) call compute_long_atom_edges",
         "cotangents of an atom of several parts": "args%atoms%long_row(⟦l → 1⟧), 1, args%long_q_dot(1, l),",
         "an atom of several parts takes the first": "⟦args%atoms%part(l + 1) - args%atoms%part(l) → 1⟧, outputs%p_dot",
-        "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call compute_gradients_from_g",
+        "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call compute",
     },
 }
 FAMILIES = {family: globals()[family.upper()] for family in table.FAMILIES}

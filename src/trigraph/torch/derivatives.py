@@ -109,9 +109,9 @@ class OperatorDerivatives:
     ) -> Any:
         """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.compose_multilinear_bwd3`)
-        that can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and
-        no array has a tangent; otherwise they use the plain form.
+        For a multilinear operator, X_bwd and X_bwd2 compute gradients that can be differentiated again
+        (`trigraph.backends.third.compose_multilinear_bwd3`). Other operators use X_bwd3 if the backend has it,
+        gradients are disabled and no array has a tangent; otherwise they use the plain form.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]

@@ -266,7 +266,7 @@ class _CompiledProgram:
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
     def _check_program_matches_model(self, name: str, got: Any, expected: Any) -> None:
-        """Raise RuntimeError unless results and buffers of `_compute_example_with_program` and `_compute_example_with_model` agree.
+        """Raise RuntimeError unless the program and the model give equal results and buffers for the example.
 
         Tracing does not notice if a model detaches tensors, disables gradients, or assigns a new tensor to a buffer.
         The bounds are small enough to detect these errors, but allow for rounding.

@@ -297,7 +297,7 @@ def _yield_test_cases(model: Potential, numbers: Sequence[int]) -> Iterator[tupl
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the same virials as `compute_derivatives_and_virials`, computed directly from derivatives by edge vectors."""
+    """Return the virials of `compute_derivatives_and_virials`, but directly from derivatives by edge vectors."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = compute_atom_outputs(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
