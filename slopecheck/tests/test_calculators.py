@@ -49,7 +49,7 @@ def make_lennard_jones_factory(**options):
 def test_emt_fails_only_cutoff_and_scale():
     """EMT fails only `cutoff`, where its energy jumps by 1.6e-5 eV, and `scale`; it cannot be pickled."""
     right = {"symmetry", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
-    result = check_factory(EMT, kinds=set(CALCULATOR_CHECKS) - right)  # test_mistakes runs the other kinds of check
+    result = check_factory(EMT, kinds=set(CALCULATOR_CHECKS) - right)  # other tests run the other kinds of check
     assert list_failed_kinds(result) == {"cutoff", "scale"}
     (jump,) = [c for c in result.failures if c.kind == "cutoff"]
     assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)

@@ -157,7 +157,7 @@ class FairchemBlock(torch.nn.Module):
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
         _randomize_scale_factors(self)
 
-    rows = staticmethod(list_input_atoms_and_widths)
+    describe_inputs = staticmethod(list_input_atoms_and_widths)
 
     def forward(self, x, lists):
         """Return the updated embeddings of atoms and edges; the block is called as in GemNetOC.forward."""
@@ -268,6 +268,6 @@ def draw_inputs_and_index_lists(block, structure, dtype):
     rng = np.random.default_rng(0)
     x = {
         name: torch.from_numpy(rng.standard_normal((len(atoms), width)).astype(dtype)).requires_grad_()
-        for name, (atoms, width) in block.rows(structure).items()
+        for name, (atoms, width) in block.describe_inputs(structure).items()
     }
     return x, convert_to_tensors(structure.index_lists())

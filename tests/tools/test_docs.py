@@ -136,7 +136,7 @@ def test_commands_of_verification_page_give_stated_results():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
-@pytest.mark.slow  # slopecheck's quick tests cover the verdict (test_emt) and the command (test_command)
+@pytest.mark.slow  # slopecheck's quick tests cover the verdict and the command
 def test_commands_of_calculators_page_find_emt_failures(tmp_path):
     (commands,) = find_code_blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = run_shell(commands, tmp_path)

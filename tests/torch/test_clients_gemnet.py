@@ -61,7 +61,7 @@ def estimate_tolerance(model, structure=MOLECULE):
     eps, a random walk of n roundings. The passes through each dense layer (forward and backward) add independent errors
     of this size, so the squares of the errors add up. The factor 2 is for the two results.
     """
-    terms = max(len(atoms) for atoms, _ in model.rows(structure).values())
+    terms = max(len(atoms) for atoms, _ in model.describe_inputs(structure).values())
     layers = 2 * sum(type(layer).__name__ == "Dense" for layer in model.modules())
     return 2 * (layers * terms) ** 0.5
 
@@ -116,7 +116,7 @@ def test_converted_blocks_accept_structures_without_edges(name, num_atoms, pairs
     alone = blocks.NeighborPairs(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
     x, lists = draw_inputs(model, beside)
-    own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
+    own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.describe_inputs(beside).items()}
     generator = torch.Generator().manual_seed(1)
     seeds = {n: torch.randn(x[n].shape, generator=generator, dtype=torch.float64) * own[n][:, None] for n in ("h", "m")}
     expected = compute_outputs_and_gradients(model, x, lists, seeds)

@@ -77,7 +77,7 @@ def test_scales_obey_the_rules_of_operations(operation_results, number):
 
 
 def multiply_scaled(a, b):
-    """Return the value and scale of a product, computed as in `test_scales`."""
+    """Return the value and scale of a product, computed as in `test_scales_obey_the_rules_of_operations`."""
     rest = abs(a[0]) * b[1] + a[1] * abs(b[0]) - abs(a[0] * b[0])
     return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
 
