@@ -15,8 +15,8 @@ CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("s
 NAMED = {program.name: program for program in PROGRAMS}
 
 
-# The curvature of molecules is not compared with PyTorch Geometric, whose closed-form basis loses a digit; test_model_gradients_agree_with_cpu
-# compares it with the CPU. Compiling curvature takes several minutes, so it comes last.
+# The curvature of molecules is not compared with PyTorch Geometric, whose closed-form basis loses a digit;
+# test_model_gradients_agree_with_cpu compares it with the CPU. Compiling curvature takes several minutes, so it comes last.
 @pytest.mark.parametrize(
     ("contender", "name"),
     [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]

@@ -143,7 +143,8 @@ def test_fixtures_report_failures_and_write_pages(pytester):
     assert "trigraph/testing" not in text
     assert "slopecheck/" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
-    names = [f"fixtures_report_failures_and_write_pages.py-test_{name}" for name in ("right-2", "right", "wrong_derivative", "wrong_operator")]
+    file = "fixtures_report_failures_and_write_pages.py"
+    names = [f"{file}-test_{name}" for name in ("right-2", "right", "wrong_derivative", "wrong_operator")]
     names += [f"page.py-test_my_{name}" for name in ("activation", "potential")]
     assert pages == [f"test_{name}.{kind}" for name in names for kind in ("html", "json")]
     assert np.char.find((pytester.path / "pages" / pages[-6]).read_text(), "<pre>") > 0
