@@ -16,7 +16,7 @@ NAMED = {program.name: program for program in PROGRAMS}
 
 
 # The curvature of molecules is not compared with PyTorch Geometric, whose closed-form basis loses a digit;
-# test_model_gradients_agree_with_cpu compares it with the CPU. Compiling curvature takes several minutes, so it comes last.
+# test_model_gradients_agree_with_cpu compares it with the CPU. Compiling curvature takes minutes, so it comes last.
 @pytest.mark.parametrize(
     ("contender", "name"),
     [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]

@@ -53,8 +53,8 @@ def print_failures(console: Console, checks: Sequence[Check], terms: ReportTerms
         console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")
     for f in groups:
         name = " in ".join(filter(None, (f.operator, f.backend)))
-        mark, checks = format_pass_mark(console, False), "checks" if f.count > 1 else "check"
-        console.print(f"  {mark} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} {checks}", end="")
+        mark, noun = format_pass_mark(console, False), "checks" if f.count > 1 else "check"
+        console.print(f"  {mark} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} {noun}", end="")
         console.print(f" [dim]({escape(f.where)})[/]")
         for text in (*f.remarks, *f.trace.splitlines()):
             console.print(f"      {escape(text)}", style="dim")

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -182,11 +183,8 @@ class CapturedPotential(PotentialReplacement):
         def compute_model_results(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
             return model.compute_energy_and_derivatives(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
 
-        return EnergyForcesStress(
-            *self.call_under_lock(
-                lambda: self._compute_without_ghosts(compute_model_results, RESULT_IS_PER_ATOM, given)
-            )
-        )  # type: ignore[arg-type]
+        compute = partial(self._compute_without_ghosts, compute_model_results, RESULT_IS_PER_ATOM, given)
+        return EnergyForcesStress(*self.call_under_lock(compute))  # type: ignore[arg-type]
 
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
