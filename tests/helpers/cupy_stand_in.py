@@ -159,7 +159,7 @@ def _copy_to_device(array):
     """Copy an array to memory from the current allocator; return the copy and its memory."""
     if state.allocator is None or array.size == 0:
         return array, None
-    copied, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
+    copied, memory = state.allocator(array.nbytes).view_array_and_memory(array.shape, array.dtype)
     copied[...] = array
     memory.record_write()
     return copied, memory
@@ -170,7 +170,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
         if memptr is not None:  # the arguments are (shape, dtype, memptr, strides), as in CuPy
-            array, memory = memptr.array(array, memory, strides)
+            array, memory = memptr.view_array_and_memory(array, memory, strides)
         self.array = array
         self.memory = memory or TrackedMemory()
 
