@@ -85,7 +85,7 @@ class _DividedCall:
         if rows:
             shared = self.op.order and any(symbol in self.partition.kind.shared_symbols for symbol in rows.values())
             fields |= self._compute_divided_fields(
-                self.partition.full_layout if shared else self.partition.local_layout, list(rows)
+                self.partition.full_layout if shared else self.partition.outputs, list(rows)
             )
         if sums:
             fields |= self._compute_summed_fields(sums)
@@ -112,7 +112,7 @@ class _DividedCall:
 
     def _compute_summed_fields(self, names: list[str]) -> dict[str, Any]:
         """Return fields that are sums over all blocks, chunk by chunk."""
-        chunks = self.partition.sum_chunks
+        chunks = self.partition.chunks
         exchanged_values = self._exchange_argument_rows(chunks.halos) if chunks.number else self.values
 
         def compute_chunk_fields(subgraph: Subgraph) -> tuple[Any, ...]:

@@ -210,7 +210,7 @@ class Partition:
     # ---- work --------------------------------------------------------------------------------------------------------
 
     @lazy
-    def local_layout(self) -> SubgraphLayout:
+    def outputs(self) -> SubgraphLayout:
         """Layout for results that depend only on this rank's blocks: outputs and entities that no other block reads."""
         return self._build_layout(self.owned[self.kind.block], self.table)
 
@@ -220,7 +220,7 @@ class Partition:
         return self._build_layout(*self._find_neighbour_blocks())
 
     @lazy
-    def sum_chunks(self) -> SubgraphChunks:
+    def chunks(self) -> SubgraphChunks:
         """Chunks of a sum over all blocks, whose boundaries do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)

@@ -205,7 +205,7 @@ def _sum_rows_of_ranks(x: Tensor, rows: Partition) -> Tensor:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
             raise ValueError(f"total: x is {shown}; expected float32 or float64 and the {own} rows that the rank owns")
         facts.append(("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}"))
-    chunks = rows.sum_chunks
+    chunks = rows.chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
     exchanged_rows = chunks.halos["num_edges"].start(view_tensor_as_array(x)).wait()
