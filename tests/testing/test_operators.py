@@ -125,7 +125,7 @@ def test_wrong_derivative(verify_derivatives):
 def test_fixtures_report_failures_and_write_pages(pytester):
     """The pytest fixtures report failures without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
-    code = page.partition("```python\n")[2].partition("```")[0]
+    code = page.partition("## In tests with pytest")[2].partition("```python\n")[2].partition("```")[0]
     crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # a pair of atoms, for speed
     assert crystal in code
     pytester.makepyfile(TEST_PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))

@@ -30,7 +30,7 @@ BACKEND_BY_FOLDER = {
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan_run
-from slopecheck.units import count_checks_for_plan, execute
+from slopecheck.units import count_checks_for_plan, execute_units
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
@@ -42,7 +42,7 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
     if label in ("", unit.label):
         print(unit.label, flush=True)
         faulthandler.dump_traceback_later(300, exit=True)
-        ((_, found),) = execute([unit])
+        ((_, found),) = execute_units([unit])
         failed = [c for c in found if c.failed]
         for check in failed[:1]:
             sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.backend} {check.field}")
