@@ -66,7 +66,7 @@ def _load_torch_openmp() -> None:
 def _end_openmp_threads() -> None:
     """End the OpenMP threads that are waiting for work from this thread; the next call starts new threads.
 
-        Only the forking thread exists in a forked child. OpenMP in the child would assume that the other threads still
+    Only the forking thread exists in a forked child. OpenMP in the child would assume that the other threads still
     exist, and hang in the first parallel operation, even one of torch, which shares the library. The function is looked
     up in the same order as the symbols of the fast path: globally loaded libraries first (see `_load_torch_openmp`). A
     build without OpenMP neither contains nor needs this function.

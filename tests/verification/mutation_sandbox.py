@@ -84,7 +84,9 @@ class Sandbox:
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         for level in list_runnable_levels():
             if level != self._level:  # the libraries of other levels are not rebuilt
-                (self._site / "trigraph" / self._get_fast_library_path(level)).unlink()
+                fortran = (self._site / "trigraph" / self._get_fast_library_path(level)).parent
+                for file in (*fortran.glob(f"_fast_{level}.*"), *fortran.glob(f"libtrigraph_{level}.*")):
+                    file.unlink()
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in filter(lambda name: name and (ROOT / name).is_file(), listed.split("\0")):
