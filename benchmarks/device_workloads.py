@@ -94,12 +94,16 @@ _PRIORITY = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
 def _add_cuda_graph_contenders(program: Program) -> Program:
-    """Add a potential captured in a CUDA graph to the contenders of a DimeNet++ program."""
-    own = program.contenders["trigraph"]
-    make: Any = own.make
-    again = partial(make.func, **{**make.keywords, "form": "trigraph-captured"})
-    captured = replace(own, make=again, about=f"{own.about}, captured in a CUDA graph")
-    return replace(program, contenders={**program.contenders, "trigraph-captured": captured})
+    """Add a captured potential to the contenders of a DimeNet++ program and, if it computes forces, a compiled peer."""
+    contenders = dict(program.contenders)
+    forms = {"trigraph-captured": ("trigraph", "captured in a CUDA graph")}
+    if program.name in _FORCES:
+        forms["pyg-compiled"] = "pyg", "compiled for these sizes, with CUDA graphs"
+    for form, (base, what) in forms.items():
+        make: Any = contenders[base].make
+        again = partial(make.func, **{**make.keywords, "form": form})
+        contenders[form] = replace(contenders[base], make=again, about=f"{contenders[base].about}, {what}")
+    return replace(program, contenders=contenders)
 
 
 _PROGRAMS = sorted((p for p in PROGRAMS if p.name in _PRIORITY), key=lambda program: _PRIORITY.index(program.name))

@@ -81,13 +81,21 @@ def compute_pyg_atom_energies(model: Any, z: Any, vec: Any, edge_index: Any, idx
 
 
 def _compute_pyg_energy_forces(
-    model: Any, z: Any, pos: Any, offset: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
+    model: Any,
+    z: Any,
+    pos: Any,
+    offset: Any,
+    lists: tuple[Any, ...],
+    batch: Any,
+    structures: int,
+    create_graph: bool,
+    compute_atom_energies: Callable[..., Any] = compute_pyg_atom_energies,
 ) -> tuple[Any, Any]:
     """Return PyG's energies and forces; `offset` is added to the vectors of edges, `lists` are edges and triplets."""
     import torch
 
     edge_index = lists[0]
-    of_atoms = compute_pyg_atom_energies(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
+    of_atoms = compute_atom_energies(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -168,7 +176,7 @@ def _make_model_and_derivative_function(
         offset = on_host.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
-    if form != "pyg":
+    if not form.startswith("pyg"):
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
         given: Any = {"cell": cell, "neighbors": neighbors}
         if form == "trigraph-captured":
@@ -185,9 +193,15 @@ def _make_model_and_derivative_function(
 
         return model, compute_hessian_or_product if curvature else compute_trigraph_energy_forces
     pos.requires_grad_()
+    compute_atom_energies: Callable[..., Any] = compute_pyg_atom_energies
+    if form == "pyg-compiled":  # uses CUDA graphs; not for training, because torch cannot compile second derivatives
+        compute_atom_energies = torch.compile(compute_pyg_atom_energies, dynamic=False, mode="max-autotune")
 
     def compute_energy_and_forces(create_graph: bool) -> tuple[Any, Any]:
-        return _compute_pyg_energy_forces(model, z, pos, offset, lists, batch, len(structures), create_graph)
+        number = len(structures)
+        return _compute_pyg_energy_forces(
+            model, z, pos, offset, lists, batch, number, create_graph, compute_atom_energies
+        )
 
     def compute_pyg_hessian_or_product(vector: Any) -> Any:
         forces = compute_energy_and_forces(True)[1]

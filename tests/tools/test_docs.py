@@ -167,7 +167,6 @@ DEVICE_RECORD = ROOT / "verification" / "records" / "2026-11-26-h100-253c310.jso
 SPEEDS_OF_DEVICE = {
     "60 times for the sum over triplets": ("bench", "dimenet", "pyg-cuda"),
     "10 for a weighted sum": ("bench", "weighted-64", "pyg-cuda"),
-    "1.4 compared with cuSPARSE": ("bench", "weighted-64", "cusparse"),
     "5 for the graph neural operator's message": ("bench", "gno", "pyg-cuda"),
     "5.6 for attention with backward": ("bench", "gat", "pyg-cuda"),
 }

@@ -55,8 +55,7 @@ def run_part(part: str, target: Device, notes: Notes) -> None:
     for name, peer in workload.peers.items():
         if peer.device == target.rehearsal:
             continue
-        index = "int32" if name == "cusparse" else "int64"
-        _time_peer(target, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
+        _time_peer(target, notes, (part, name, "int64"), peer, case, ours["int64"], expected, max(sizes.values()))
 
 
 def _compute_least_work(case: WorkloadInputs, sizes: Mapping[str, int]) -> dict[str, int]:
