@@ -89,15 +89,6 @@ template <class I> struct RowPartition {
         return {row, begin, parts == nullptr || size <= I(PART_SIZE) ? int(size) : is_row(s) ? 0 : PART_SIZE};
     }
 
-    // Returns the largest size among the pieces s .. s + count - 1.
-    __device__ int longest_piece_size(long long s, int count) const {
-        int longest = 0;
-        for (int i = 0; i < count; i++) {
-            longest = max(longest, piece(s + i).size);
-        }
-        return longest;
-    }
-
     // Returns the address for the `width` sums of piece s: a row of `out`, or a row of `overflow` for a part.
     template <class T> __device__ T* output_address(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
