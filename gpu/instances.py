@@ -33,8 +33,8 @@ def format_instance_name(kernel: str, types: tuple[str, ...]) -> str:
 def expand_instances(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the instances of a kernel template for all combinations of template arguments.
 
-    >>> expand("gno_aggregate_fwd", ("float",), ("int", "long long"))
-    ('gno_aggregate_fwd<float, int>', 'gno_aggregate_fwd<float, long long>')
+    >>> expand_instances("sum_gathered_rows", ("float",), ("int", "long long"))
+    ('sum_gathered_rows<float, int>', 'sum_gathered_rows<float, long long>')
     """
     return tuple(format_instance_name(kernel, types) for types in product(*axes))
 
@@ -101,15 +101,6 @@ def list_related_instances(family: str, name: str) -> list[str]:
     }
     return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=rank_for_compilation)
 
-
-#: Instances of the kernels in kernels/sums.cuh, which every family may include.
-SUMS = (
-    *expand_instances("sum_long_row_parts", FLOATS, INDICES),
-    *expand_instances("sum_gathered_rows", FLOATS, INDICES),
-    *expand_instances("copy_rows_to_pieces", FLOATS, INDICES),
-    *expand_instances("copy_nonempty_rows", FLOATS, INDICES),
-    *expand_instances("sum_rows", FLOATS),
-)
 
 #: Instances of the kernels in kernels/matrices.cuh and kernels/products.cuh.
 PRODUCTS = (
@@ -191,7 +182,10 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         ),
     ),
     "gno": (
-        *SUMS,
+        *expand_instances("sum_long_row_parts", FLOATS, INDICES),
+        *expand_instances("sum_gathered_rows", FLOATS, INDICES),
+        *expand_instances("copy_rows_to_pieces", FLOATS, INDICES),
+        *expand_instances("sum_rows", FLOATS),
         *PRODUCTS,
         *expand_instances("gno_hidden", FLOATS),
         *expand_instances("gno_zero_inactive", FLOATS),
