@@ -3,12 +3,13 @@
 These tests are tested, too: for each barrier that is disabled, they must report a race, incorrect results, or results
 that depend on the order.
 
-`make test` tests one family with one sanitizer, which depend on the commit. If this file is run as a script with a
-family and the path of a library, it tests that library.
+`make test` runs every family in one order, and one family in all orders and with one sanitizer, which depend on the
+commit. If this file is run as a script with a family and the path of a library, it tests that library.
 """
 
 import random
 import sys
+from itertools import product
 
 import pytest
 import sanitizers
@@ -18,6 +19,8 @@ from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
 QUICK_FAMILY, QUICK_VARIANT = FAMILIES[find_selection_number() % 5], ("race", "asan")[find_selection_number() // 5 % 2]
+
+QUICK_ORDERS = [*product(FAMILIES, sanitizers.ORDERS[:1]), *product([QUICK_FAMILY], sanitizers.ORDERS)]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
 QUICK_BARRIERS = [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY]
@@ -30,8 +33,9 @@ def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
     return [pytest.param(*v, marks=() if v in turns else pytest.mark.slow) for v in values]
 
 
-@pytest.mark.parametrize("thread_order", sanitizers.ORDERS)
-@pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), QUICK_VARIANT))
+@pytest.mark.parametrize(
+    ("family", "thread_order"), mark_unselected_slow(product(FAMILIES, sanitizers.ORDERS), QUICK_VARIANT, QUICK_ORDERS)
+)
 def test_families_are_correct_in_every_thread_order(family, thread_order):
     sanitizers.check_family_results(family, sanitizers.find_installed_library(family), thread_order)
 

@@ -493,7 +493,9 @@ def test_memory_that_is_not_written_is_found(stand_in_device, tmp_path, monkeypa
     assert False in {line["passed"] for line in read_notes(notes.path)}
 
 
-@pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "family", ["gat", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gno", "dimenet"))]
+)
 def test_sanitizer_cases_return_host_arrays(stand_in_device, family):
     """The cases of the sanitizer stage run with device arrays and return results on the host."""
     assert all(
