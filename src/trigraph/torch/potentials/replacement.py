@@ -45,7 +45,7 @@ def copy_model_sharing_parameters(model: Potential, key: ProgramKey) -> Potentia
 class PotentialReplacement(Module):
     """Base class of modules that replace a potential, with the same arguments, results and errors.
 
-    Subclasses define `differentiated` and `differentiated_along`.
+    Subclasses define `compute_energy_and_derivatives` and `compute_hessian_product`.
 
     Attributes
     ----------
