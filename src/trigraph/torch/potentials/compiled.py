@@ -196,7 +196,7 @@ class _CompiledProgram:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
-            # Disable inductor's checks of sizes and strides in each call; `_check_program_matches_model` does this once.
+            # Disable checks of sizes and strides in each call by inductor; `_check_program_matches_model` checks once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
         self.compiled = torch.compile(replace_code_object(call_traced_program), dynamic=True, fullgraph=True, **options)
         got = self._compute_example_with_program(model, key, example)
