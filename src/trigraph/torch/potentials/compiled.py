@@ -60,9 +60,11 @@ class _CallProperties(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    constants: tuple[tuple[int, ...], ...]  # `list_graph_constants` of each graph in `Inputs.graphs`
+    constants: tuple[tuple[int, ...], ...]  # `list_graph_constants` of each graph in `ProgramInputs.graphs`
     create_graph: bool
-    require_grad: tuple[bool | None, ...]  # one per tensor in `Inputs.differentiable`; None for an absent tensor
+    require_grad: tuple[
+        bool | None, ...
+    ]  # one per tensor in `ProgramInputs.differentiable_tensors`; None for an absent tensor
     surroundings: tuple[Any, ...]
 
 
@@ -119,7 +121,7 @@ class ProgramInputs(NamedTuple):
 
 
 def list_neighbor_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
-    """Return the graphs in a `Neighbors`, in the order of `Inputs.graphs`."""
+    """Return the graphs in a `Neighbors`, in the order of `ProgramInputs.graphs`."""
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
@@ -161,7 +163,7 @@ class _AtomOutputsModule(Module):
 
 
 class _CompiledProgram:
-    """Compiled function of the model's tensors and `Inputs`, for one `_CallProperties` of call and one `ProgramKey`."""
+    """Compiled function of the model's tensors and `ProgramInputs`, for one `_CallProperties` and one `ProgramKey`."""
 
     def __init__(
         self, model: Potential, key: ProgramKey, kind: _CallProperties, inputs: ProgramInputs, options: dict[str, Any]
@@ -327,7 +329,7 @@ def trace_program(
         [ProgramInputs, Any, Sequence[Sequence[int]]], Any
     ] = ProgramInputs.compute_derivatives_or_hessian_product,
 ) -> Any:
-    """Trace `results` as a function of parameters, buffers and `Inputs`; errors list `uncompared_names`."""
+    """Trace `results` as a function of parameters, buffers and `ProgramInputs`; errors list `uncompared_names`."""
 
     def compute_traced_results(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def call_atom_module(*arguments: Any) -> Any:
@@ -381,7 +383,7 @@ class CompiledPotential(PotentialReplacement):
         # A program depends on the kind of call and on everything that tracing read from the model (see `ProgramKey`),
         # except parameters and buffers, which are arguments of the program.
         self.programs: list[_CompiledProgram] = []
-        # Key of the model, which `ProgramKey.unchanged` compares with the model in each call.
+        # Key of the model, which `ProgramKey.is_unchanged` compares with the model in each call.
         self._key: ProgramKey | None = None
         # Attributes that the user has already been told cannot be compared with the traced model.
         self._reported: list[str] = []
@@ -417,7 +419,7 @@ class CompiledPotential(PotentialReplacement):
     def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare_neighbors_and_cells`."""
         results = self._call_program(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph)
@@ -429,7 +431,7 @@ class CompiledPotential(PotentialReplacement):
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare_neighbors_and_cells`."""
         results = self._call_program(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, create_graph)

@@ -69,7 +69,7 @@ class PackageInputs(NamedTuple):
 
 
 def build_exportable_graphs(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but using only operations that torch can export.
+    """Return `shifts` and `graphs` of `ProgramInputs`, using only operations that torch can export.
 
     Argument sizes determine all other sizes. Nothing is cached, so each call sorts again.
     """

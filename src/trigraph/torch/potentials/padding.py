@@ -173,7 +173,7 @@ class PaddedBuffers:
                 self._filled_for = neighbors, cutoff
 
     def invalidate_graphs(self) -> None:
-        """Make the next `fill` write the graphs again, after another object has overwritten them."""
+        """Make the next `load_structures` write the graphs again, after another object has overwritten them."""
         self._filled_for = None, 0.0
 
     def make_label_tensor(self, values: Tensor, of_atoms: bool) -> Tensor:

@@ -171,7 +171,7 @@ class Potential(Module):
         return energies[0] if neighbors.batch is None else energies
 
     def sum_outputs_by_structure(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
-        """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
+        """Return `forward`, (num_structures, out_channels), for arguments checked by `prepare_neighbors_and_cells`."""
         return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
     @exclude_from_compilation  # torch does not compile functions that compute their own gradients by default
@@ -213,7 +213,7 @@ class Potential(Module):
     def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare_neighbors_and_cells`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         results = compute_derivatives(partial(compute_atom_outputs, self), z, pos, cells, neighbors, create_graph)
@@ -272,7 +272,7 @@ class Potential(Module):
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare_neighbors_and_cells`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         of_atoms = partial(compute_atom_outputs, self)
