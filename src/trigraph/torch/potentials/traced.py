@@ -13,9 +13,9 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, `op` (the argument at _PLACE) is
-# _SUM; in a gradient of rows, the last argument (the requested fields) is _ROWS. The last arguments are `op`,
-# `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
+# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, `op` (the argument at
+# _CHOICE_POSITION) is _SUM; in a gradient of rows, the last argument (the requested fields) is _ROWS. The last
+# arguments are `op`, `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
@@ -183,7 +183,7 @@ def find_index_nodes(program: Any, state: Mapping[str, Tensor], example: Any) ->
     """Return the program nodes for the destination of each edge and the structure of each atom.
 
     The keys are the nodes for the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is
-    the `trigraph.torch.potentials.compiled.ProgramInputs` with which the program was traced.
+    the `trigraph.torch.potentials.program_inputs.ProgramInputs` with which the program was traced.
     """
     leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
     nodes = itertools.islice(leaves, len(state), None)
