@@ -293,8 +293,8 @@ __device__ void compute_grad_edges_tensor(const KernelNetwork<T>& network, const
 #pragma unroll 1
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
                     const PieceEdges<I> of_chunk = edges(e0);
-                    of_chunk.compute_unit_cotangents(h, h_parts, indices, q, by_feature, active[e0 / 16 * THREADS],
-                                                     S::unit_stride, s);
+                    const unsigned of_units = e0 < piece.size ? active[e0 / 16 * THREADS] : 0;
+                    of_chunk.compute_unit_cotangents(h, h_parts, indices, q, by_feature, of_units, S::unit_stride, s);
                     if (to_coords != nullptr) {
                         const bool fresh = !add_coords && k0 == 0 && f0 == 0;
                         add_coord_gradients<S>(of_chunk.chunk, s, weights, d, hidden, fresh, to_coords);
