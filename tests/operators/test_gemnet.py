@@ -149,7 +149,7 @@ BAD_BASIS = [
         ({"idx_rad_inner": lambda i, slot=slot: i + slot}, "MemoryError: BasisEmbedding: 5 * (max(idx_rad_inner) + 1)")
         for slot in (10**12, 2**48, 2**62)
     ),
-    ({"num_atoms": 2**62}, "ValueError: Segments: num_segments is 4611686018427387904; expected at most"),
+    ({"num_atoms": 2**62}, "MemoryError: BasisEmbedding: 4611686018427387904 * (max(idx_rad_inner) + 1) is"),
 ]
 EVERY_EDGE = {"idx_agg2_outer": np.zeros(EDGES, int), "idx_agg2_inner": np.arange(EDGES), "agg2_out_size": 2}
 BAD_BILINEAR = [
