@@ -273,19 +273,13 @@ def _plan_pair_interaction(layer: Any) -> _Changes:
     return [(layer, PairInteraction, {})]
 
 
-class _SupportedClass(NamedTuple):
-    """Top-level packages that define a supported class, and the function that lists the changes needed for a layer."""
-
-    packages: tuple[str, ...]
-    changes: Callable[[Any], _Changes]
-
-
-_KNOWN = {
-    "GATConv": _SupportedClass(("torch_geometric",), _plan_gat),
-    "DimeNetPlusPlus": _SupportedClass(("torch_geometric",), _plan_dimenet),
-    "BasisEmbedding": _SupportedClass(("fairchem", "ocpmodels"), _plan_basis_embedding),
-    "EfficientInteractionBilinear": _SupportedClass(("fairchem", "ocpmodels", "mattergen"), _plan_bilinear),
-    "PairInteraction": _SupportedClass(("fairchem", "ocpmodels"), _plan_pair_interaction),
+# Top-level packages that define a supported class, and the function that lists the changes needed for a layer.
+_KNOWN: dict[str, tuple[tuple[str, ...], Callable[[Any], _Changes]]] = {
+    "GATConv": (("torch_geometric",), _plan_gat),
+    "DimeNetPlusPlus": (("torch_geometric",), _plan_dimenet),
+    "BasisEmbedding": (("fairchem", "ocpmodels"), _plan_basis_embedding),
+    "EfficientInteractionBilinear": (("fairchem", "ocpmodels", "mattergen"), _plan_bilinear),
+    "PairInteraction": (("fairchem", "ocpmodels"), _plan_pair_interaction),
 }
 
 
@@ -293,17 +287,17 @@ def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _yield_candidate_layers(model: Module) -> Iterator[tuple[str, Module, _SupportedClass, str | None]]:
-    """Yield (path, layer, `_KNOWN` entry, None or a reason not to convert) for layers of known or derived classes."""
+def _yield_candidate_layers(model: Module) -> Iterator[tuple[str, Module, Callable[[Any], _Changes], str | None]]:
+    """Yield (path, layer, its function in `_KNOWN`, None or a reason not to convert) for layers of these classes."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
-            entry, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
-            if entry is None or package not in entry.packages:
+            name = cls.__name__
+            if name not in _KNOWN or cls.__module__.partition(".")[0] not in _KNOWN[name][0]:
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
                 break  # this layer has already been converted
-            reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
-            yield path, layer, entry, reason
+            reason = None if cls is type(layer) else f"it is derived from {name} and may change its methods"
+            yield path, layer, _KNOWN[name][1], reason
             break
 
 
@@ -372,12 +366,12 @@ def convert(model: Module) -> Conversion:
     if not isinstance(model, Module):
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
-    for path, layer, entry, reason in list(_yield_candidate_layers(model)):
+    for path, layer, list_changes, reason in list(_yield_candidate_layers(model)):
         original = _name_class(type(layer))
         try:
             if reason is not None:
                 raise _UnsupportedLayer(reason)
-            changes = entry.changes(layer)
+            changes = list_changes(layer)
         except _UnsupportedLayer as unfit:
             conversion.left.append(ExaminedLayer(path, original, str(unfit)))
             continue

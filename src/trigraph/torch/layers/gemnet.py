@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import check_memory, require_count
+from trigraph.arrays import check_memory
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import exclude_from_compilation, list_graph_tensors
@@ -40,13 +40,13 @@ def _get_or_build_segments(index: Any, num_segments: Any) -> Segments:
 
 
 @exclude_from_compilation
-def _pad_members(name: str, members: torch.Tensor, outer: Any, inner: Any, num_rows: int) -> torch.Tensor:
+def _pad_members(name: str, members: torch.Tensor, outer: Any, inner: Any, num_rows: Any) -> torch.Tensor:
     """Return an array of shape (num_rows, width, ...) with each member in ``[outer, inner]`` and zeros elsewhere."""
+    rows: torch.Tensor = list_graph_tensors(_get_or_build_segments(outer, num_rows), False)[0]
     owner, width = "BasisEmbedding", int(inner.max()) + 1 if inner.numel() else 0
     if members.is_cpu:
         each = members.dtype.itemsize * members.shape[1:].numel()
         check_memory(owner, f"{num_rows} * (max({name}_inner) + 1)", num_rows * width, each)
-    rows: torch.Tensor = list_graph_tensors(_get_or_build_segments(outer, num_rows), False)[0]
     slots = rows.long() * width + inner
     # Ascending slots, which are usual for triplets, are distinct.
     if (inner < 0).any() or not ((slots.diff() > 0).all() or len(slots.unique()) == len(slots)):
@@ -160,7 +160,6 @@ class BasisEmbedding(torch.nn.Module):
             return basis_embedding(rad_basis, self.weight, sph_basis, triplets)
         rad_W1 = basis_embedding(rad_basis, self.weight)
         if self.padded and idx_rad_inner is not None:
-            num_atoms = require_count("BasisEmbedding", "num_atoms", num_atoms)
             rad_W1 = _pad_members("idx_rad", rad_W1, idx_rad_outer, idx_rad_inner, num_atoms).transpose(1, 2).flatten(2)
         if sph_basis is None:
             return rad_W1
