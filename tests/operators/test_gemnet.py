@@ -132,7 +132,7 @@ def test_empty_lists_give_zero_results(padded, edges):
 BAD_BASIS = [
     ({"idx_sph_inner": None}, "ValueError: BasisEmbedding: idx_rad_inner and sph_basis are given; expected idx_sph_in"),
     ({"idx_sph_outer": lambda i: i + 1}, "ValueError: Segments: index[...] is 9; expected 0 <= index < ... = 9"),
-    ({"idx_sph_inner": lambda i: i - 1}, "ValueError: BasisEmbedding: idx_sph_inner is negative, or equal for two"),
+    ({"idx_sph_inner": lambda i: i - 99}, "ValueError: BasisEmbedding: idx_sph_inner is negative, or equal for two"),
     ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_sph_inner is negative, or equal for two"),
     ({"idx_rad_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_rad_inner is negative, or equal for two"),
     ({"num_atoms": None}, "TypeError: Segments: num_segments is a NoneType; expected an int"),
