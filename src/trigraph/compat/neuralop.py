@@ -24,7 +24,7 @@ def segment_csr(
 
     Parameters
     ----------
-    src : tensor of floating point, shape (num_rows, channels) or (batch, num_rows, channels)
+    src : tensor of floating point, shape (num_rows, channels) or (batch, num_rows, channels) with batch >= 1
     indptr : tensor of int32 or int64, shape (num_out + 1,), or (batch or 1, num_out + 1) with a batch
         Boundaries of the row ranges, in ascending order. Rows before the first and after the last boundary are ignored.
     reduction : {"mean", "sum"}
