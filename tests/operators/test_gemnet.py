@@ -205,8 +205,7 @@ def test_compiled_layers_agree_and_pickles_keep_weights():
     expected = embed_and_interact(*inputs)
     got = torch.compile(embed_and_interact, fullgraph=True, backend="aot_eager")(*inputs)
     assert_close(got, expected.detach().numpy(), 1e-13)
-    pairs = zip(*(torch.autograd.grad(o.square().sum(), inputs) for o in (got, expected)), strict=True)
-    for a, b in pairs:
+    for a, b in zip(*(torch.autograd.grad(o.square().sum(), inputs) for o in (got, expected)), strict=True):
         assert_close(a, b.numpy(), 1e-13)
     for layer in (embed, interact):
         assert torch.equal(pickle.loads(pickle.dumps(layer)).weight, layer.weight)
@@ -232,5 +231,4 @@ def test_autocast_takes_bases_of_two_dtypes(padded):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = layer(rad_basis, sph_basis, idx_sph_outer=edge, **numbers)
         expected = layer(rad_basis.float(), sph_basis, idx_sph_outer=edge, **numbers)
-        for a, b in zip(got, expected, strict=True):
-            assert torch.equal(a, b)
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))

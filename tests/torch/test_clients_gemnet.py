@@ -1,7 +1,5 @@
 """Tests that `convert` preserves the results of GemNet blocks in fairchem and MatterGen, loaded from their wheels.
 
-    pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
-
 Each block is combined with its model's basis layers; the lists of edges, triplets and quadruplets are random.
 """
 
@@ -65,10 +63,7 @@ INPUT_WIDTHS["sph"] = SPHERICAL**2
 
 
 def draw_columns(numbers, starts=None):
-    """Return both columns of each list for a structure with the given numbers of atoms and list members.
-
-    Its first atom and list members have the numbers in `starts`, if it follows another structure in a batch.
-    """
+    """Return both columns of each list for given numbers of atoms and members, counted from `starts` in a batch."""
     rng, starts = np.random.default_rng(0), starts or dict.fromkeys(numbers, 0)
     return {
         name: np.stack([starts[of] + rng.integers(0, max(numbers[of], 1), numbers[name]) for of in columns])
@@ -362,18 +357,15 @@ def test_hooks_of_called_sublayers_allow_conversion():
     assert convert(model).left == []
 
 
-@pytest.mark.parametrize(
-    ("folder", "note"),
-    [
-        ("gemnet", "trigraph.torch.layers.gemnet.MatterGenBilinear"),
-        ("gemnet_gp", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, i"),
-    ],
-)
-def test_older_layers_are_converted_if_their_forward_is_known(folder, note):
+def test_older_layers_are_converted_if_their_forward_is_known():
     """GemNet-dT's layer, which MatterGen adopted, is converted; the graph-parallel GemNet's is left unchanged."""
     make_block("fairchem")  # skips the test if the wheel is missing
-    packages = [*gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
-    (module,) = load_modules(gemnet.FAIRCHEM.find_root(), packages, [f"{packages[-1]}.efficient"])
-    conversion = convert(module.EfficientInteractionBilinear(8, 4, 9))
-    (layer,) = conversion.replaced + conversion.left
-    assert layer.note.startswith(note)
+    gp_note = (
+        "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_reduce, id_"
+    )
+    for folder, note in (("gemnet", "trigraph.torch.layers.gemnet.MatterGenBilinear"), ("gemnet_gp", gp_note)):
+        packages = [*gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
+        (module,) = load_modules(gemnet.FAIRCHEM.find_root(), packages, [f"{packages[-1]}.efficient"])
+        conversion = convert(module.EfficientInteractionBilinear(8, 4, 9))
+        (layer,) = conversion.replaced if folder == "gemnet" else conversion.left
+        assert layer.note.startswith(note)
