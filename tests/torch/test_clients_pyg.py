@@ -319,10 +319,6 @@ STATES = {
     "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
     "forward": (lambda c: double_forward(c, c.forward), "its forward is replaced"),
     "adapter": (lambda c: setattr(c, "lin", LinearAdapter(c.lin)), "its lin is a test_clients_pyg.LinearAdapter"),
-    "sequence": (
-        lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, DoublingModule())),
-        "its lin is a torch.nn.modules.c",
-    ),
     "quantized": (quantize_linear, "its lin is a torch.ao.nn.quantized"),
     "parametrized": (
         lambda c: register_parametrization(c.lin, "weight", DoublingModule()),

@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from trigraph.torch import nn
 from trigraph.torch.layers.activations import SiLU, silu
 from trigraph.torch.layers.arguments import BOUNDS, has_hooks
-from trigraph.torch.layers.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
+from trigraph.torch.layers.gemnet import MatterGenBilinear, PairInteraction
 from trigraph.torch.potentials import dimenet
 
 
@@ -42,9 +41,9 @@ class Conversion:
 
     Attributes
     ----------
-    replaced : list of Layer
+    replaced : list of ExaminedLayer
         Layers that now use trigraph's operators.
-    left : list of Layer
+    left : list of ExaminedLayer
         Supported layers that were not converted; `note` states why.
     """
 
@@ -106,7 +105,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], unchecked: t
 
 
 def _check_parameters(
-    layer: Module, make_reference: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
+    layer: Module, make_reference: Callable[[], Module], dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
     """Raise unless all parameters are plain, share a dtype, and match ``make_reference()`` in names and shapes."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
@@ -117,8 +116,6 @@ def _check_parameters(
             raise _UnsupportedLayer(
                 f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}"
             )
-    if make_reference is None:
-        return
     try:
         with torch.device("meta"):  # on the meta device, parameters are neither allocated nor initialized
             reference = dict(make_reference().named_parameters(remove_duplicate=False))
@@ -232,75 +229,57 @@ def _plan_dimenet(model: Any) -> _Changes:
     return changes
 
 
-def _check_forward_arguments(layer: Module, cls: type[Module]) -> None:
-    """Raise unless both `forward` methods have the same parameters, unlike fairchem's gemnet_gp classes."""
+def _check_gemnet_layer(layer: Any, cls: type[Module], called: tuple[str, ...] = ()) -> None:
+    """Raise unless a layer's `forward` has the parameters of `cls`, and its submodules are as constructed.
+
+    Only the weight of the submodule `bilinear` is used, a Dense layer without activation. `called` submodules are kept.
+    """
     original_names, own_names = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
-    if original_names != own_names:
+    if original_names != own_names:  # as in fairchem's gemnet_gp
         raise _UnsupportedLayer(f"its forward takes {', '.join(original_names)}; expected {', '.join(own_names)}")
+    kinds: list[type[Module]] = []
+    if hasattr(layer, "bilinear"):
+        dense, package = type(layer.bilinear), type(layer).__module__.partition(".")[0]
+        if dense.__name__ != "Dense" or dense.__module__.partition(".")[0] != package:
+            raise _UnsupportedLayer(f"its bilinear is a {_name_class(dense)}; expected the Dense of {package}")
+        kinds = [dense, torch.nn.Linear, torch.nn.Identity]
+    _check_submodules(layer, kinds, called)
 
 
 def _plan_basis_embedding(layer: Any) -> _Changes:
-    _check_forward_arguments(layer, nn.BasisEmbedding)
-    _check_submodules(layer, ())
+    _check_gemnet_layer(layer, nn.BasisEmbedding)
     interm = layer.weight.numel() // (layer.num_radial * (layer.num_spherical or 1))
     _check_parameters(layer, lambda: nn.BasisEmbedding(layer.num_radial, interm, layer.num_spherical))
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
-def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...]:
-    """Return the module classes in a fairchem Dense layer without activation, of which only the weight is used."""
-    kind, package = type(dense), type(layer).__module__.partition(".")[0]
-    if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
-        raise _UnsupportedLayer(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")
-    return (kind, torch.nn.Linear, torch.nn.Identity)
-
-
 def _plan_bilinear(layer: Any) -> _Changes:
-    kinds: tuple[type[Module], ...] = ()
-    replacement: type[Module] = MatterGenBilinear
-    if hasattr(layer, "bilinear"):
-        kinds, replacement = _list_dense_classes(layer, layer.bilinear), EfficientInteractionBilinear
-        sizes = layer.emb_size_in, layer.emb_size_interm, layer.emb_size_out
-        make_reference: Callable[[], Module] = partial(EfficientInteractionBilinear, *sizes)
-    elif hasattr(layer, "units_out"):
-        weight = torch.empty(layer.emb_size, layer.emb_size_interm, layer.units_out, device="meta")
-        make_reference = partial(ParameterDict, {"weight": weight})
-    else:
-        raise _UnsupportedLayer("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
-    _check_forward_arguments(layer, replacement)
-    _check_submodules(layer, kinds)
-    _check_parameters(layer, make_reference)
-    return [(layer, replacement, {})]
+    if hasattr(layer, "units_out"):
+        _check_gemnet_layer(layer, MatterGenBilinear)
+        sizes = layer.emb_size, layer.emb_size_interm, layer.units_out
+        _check_parameters(layer, lambda: ParameterDict({"weight": torch.empty(sizes)}))
+        return [(layer, MatterGenBilinear, {})]
+    _check_gemnet_layer(layer, nn.EfficientInteractionBilinear)
+    sizes = layer.emb_size_in, layer.emb_size_interm, layer.emb_size_out
+    _check_parameters(layer, lambda: nn.EfficientInteractionBilinear(*sizes))
+    return [(layer, nn.EfficientInteractionBilinear, {})]
 
 
 def _plan_pair_interaction(layer: Any) -> _Changes:
-    _check_forward_arguments(layer, PairInteraction)
-    unchecked = ("down_projection", "scale_rbf_sum", "up_projection")
-    _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), unchecked)
-    weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
-    emb_in = layer.down_projection.linear.out_features
-    if weight.shape[1] % emb_in or bias is not None:
-        expected = f"a second size that is a multiple of {emb_in}, the width of down_projection"
-        raise _UnsupportedLayer(
-            f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias"
-        )
-    _check_parameters(layer.bilinear)
+    _check_gemnet_layer(layer, PairInteraction, ("down_projection", "scale_rbf_sum", "up_projection"))
+    emb_in, (emb_out, terms) = layer.down_projection.linear.out_features, layer.bilinear.linear.weight.shape
+    sizes = emb_in, terms // emb_in, emb_out
+    _check_parameters(layer.bilinear, lambda: nn.EfficientInteractionBilinear(*sizes).bilinear)
     return [(layer, PairInteraction, {})]
 
 
-class _SupportedClass(NamedTuple):
-    """Top-level packages that define a supported class, and the function that lists the changes needed for a layer."""
-
-    packages: tuple[str, ...]
-    changes: Callable[[Any], _Changes]
-
-
-_KNOWN = {
-    "GATConv": _SupportedClass(("torch_geometric",), _plan_gat),
-    "DimeNetPlusPlus": _SupportedClass(("torch_geometric",), _plan_dimenet),
-    "BasisEmbedding": _SupportedClass(("fairchem", "ocpmodels"), _plan_basis_embedding),
-    "EfficientInteractionBilinear": _SupportedClass(("fairchem", "ocpmodels", "mattergen"), _plan_bilinear),
-    "PairInteraction": _SupportedClass(("fairchem", "ocpmodels"), _plan_pair_interaction),
+# Top-level packages that define a supported class, and the function that lists the changes needed for a layer.
+_KNOWN: dict[str, tuple[tuple[str, ...], Callable[[Any], _Changes]]] = {
+    "GATConv": (("torch_geometric",), _plan_gat),
+    "DimeNetPlusPlus": (("torch_geometric",), _plan_dimenet),
+    "BasisEmbedding": (("fairchem", "ocpmodels"), _plan_basis_embedding),
+    "EfficientInteractionBilinear": (("fairchem", "ocpmodels", "mattergen"), _plan_bilinear),
+    "PairInteraction": (("fairchem", "ocpmodels"), _plan_pair_interaction),
 }
 
 
@@ -308,17 +287,17 @@ def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _yield_candidate_layers(model: Module) -> Iterator[tuple[str, Module, _SupportedClass, str | None]]:
-    """Yield (path, layer, `_KNOWN` entry, None or a reason not to convert) for layers of known or derived classes."""
+def _yield_candidate_layers(model: Module) -> Iterator[tuple[str, Module, Callable[[Any], _Changes], str | None]]:
+    """Yield (path, layer, its function in `_KNOWN`, None or a reason not to convert) for layers of these classes."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
-            entry, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
-            if entry is None or package not in entry.packages:
+            name = cls.__name__
+            if name not in _KNOWN or cls.__module__.partition(".")[0] not in _KNOWN[name][0]:
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
                 break  # this layer has already been converted
-            reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
-            yield path, layer, entry, reason
+            reason = None if cls is type(layer) else f"it is derived from {name} and may change its methods"
+            yield path, layer, _KNOWN[name][1], reason
             break
 
 
@@ -387,12 +366,12 @@ def convert(model: Module) -> Conversion:
     if not isinstance(model, Module):
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
-    for path, layer, entry, reason in list(_yield_candidate_layers(model)):
+    for path, layer, list_changes, reason in list(_yield_candidate_layers(model)):
         original = _name_class(type(layer))
         try:
             if reason is not None:
                 raise _UnsupportedLayer(reason)
-            changes = entry.changes(layer)
+            changes = list_changes(layer)
         except _UnsupportedLayer as unfit:
             conversion.left.append(ExaminedLayer(path, original, str(unfit)))
             continue

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import MOST, check_memory, check_range, require_count, view_tensor_memory
+from trigraph.arrays import check_memory
 from trigraph.graphs.segments import Segments
-from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import exclude_from_compilation, list_graph_tensors
 from trigraph.torch.layers.arguments import refuse_torchscript
 
@@ -28,85 +28,52 @@ def _init_he_orthogonal(weight: torch.Tensor) -> None:
         weight.copy_((weight - mean) / (terms * (var + 1e-6)).sqrt())
 
 
-def _check_shape(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of the given shape; None matches any size. Errors show `symbols`."""
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
-    pairs = [*zip(shape, value.shape, strict=False)]
-    if value.dim() != len(shape) or not all(n in (None, m) for n, m in pairs):
-        numbers = f" = {tuple(m if n is None else n for n, m in pairs)}" if value.dim() == len(shape) else ""
-        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){numbers}")
+_build_segments = exclude_from_compilation(Segments)
 
 
-def _get_or_build_segments(
-    owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int
-) -> Segments:
+def _get_or_build_segments(index: Any, num_segments: Any) -> Segments:
     """Return prepared segments unchanged, or build the segments of an index tensor."""
-    segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
-    if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
-        raise ValueError(
-            f"{owner}: {name} has {segments.num_members} values below {segments.num_segments}; expected "
-            f"{num_members[0]} = {num_members[1]} below {num_segments}"
-        )
+    segments = index if isinstance(index, Segments) else _build_segments(index, num_segments)
+    if segments.num_segments != num_segments:
+        raise ValueError(f"Segments: num_segments is {segments.num_segments}; expected {num_segments}")
     return segments
 
 
+def _number_slots(owner: str, name: str, rows: torch.Tensor, inner: Any, width: int) -> torch.Tensor:
+    """Return the number ``outer * width + inner`` of each member's slot, which no other member may have."""
+    slots: torch.Tensor = rows.long() * width + inner
+    # Ascending slots, which are usual for triplets, are distinct.
+    distinct = (slots.diff() > 0).all() or len(slots.unique()) == len(slots)
+    if not distinct or ((inner < 0) | (inner >= width)).any():
+        wrong = f"{name}_inner is equal for two members with the same {name}_outer, or not in [0, {width})"
+        raise ValueError(f"{owner}: {wrong}; expected 0, 1, 2, ... for the members of each row")
+    return slots
+
+
 @exclude_from_compilation
-def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Segments:
-    try:
-        return Segments(index, num_segments)
-    except (TypeError, ValueError, MemoryError) as error:
-        raise type(error)(f"{owner}: {name}: {error}") from None
+def _pad_members(name: str, members: torch.Tensor, outer: Any, inner: Any, num_rows: Any) -> torch.Tensor:
+    """Return an array of shape (num_rows, width, ...) with each member in ``[outer, inner]`` and zeros elsewhere."""
+    rows: torch.Tensor = list_graph_tensors(_get_or_build_segments(outer, num_rows), False)[0]
+    owner, width = "BasisEmbedding", int(inner.max()) + 1 if inner.numel() else 0
+    if members.is_cpu:
+        each = members.dtype.itemsize * members.shape[1:].numel()
+        check_memory(owner, f"{num_rows} * (max({name}_inner) + 1)", num_rows * width, each)
+    slots = _number_slots(owner, name, rows, inner, width)
+    padded = members.new_zeros(num_rows * width, *members.shape[1:])
+    return padded.index_copy_(0, slots, members).view(num_rows, width, *members.shape[1:])
 
 
-class _PaddingSlots:
-    """Slots of list members in a padded array with `num_rows` rows and `width` slots per row."""
-
-    def __init__(
-        self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
-    ) -> None:
-        by_row = _get_or_build_segments(owner, f"{prefix}_outer", outer, members, rows[1])
-        name, self.outer, self.num_rows = f"{prefix}_inner", list_graph_tensors(by_row, False)[0].long(), rows[1]
-        self.owner, self.product = owner, f"{rows[0]} * (max({name}) + 1)"
-        if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
-            came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
-            raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
-        _check_shape(owner, name, inner, members[0], members[1])
-        self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
-        check_range(
-            owner,
-            name,
-            view_tensor_memory(inner, f"{owner}: {name}"),
-            min(self.width, MOST // max(self.num_rows, 1)),
-            "Kmax",
-        )
-        self.slot = self.outer * self.width + self.inner
-        if bool((self.slot.diff() > 0).all()):
-            return  # ascending slots, which are usual for triplets, are distinct
-        order = torch.argsort(self.slot, stable=True)
-        again = self.slot[order].diff() == 0
-        if bool(again.any()):
-            at = int(order[1:][again].min())
-            raise ValueError(
-                f"{owner}: {prefix}_outer[{at}], {name}[{at}] are {int(self.outer[at])}, {int(self.inner[at])}, a slot "
-                "that an earlier member has; expected a different slot for each member"
-            )
-
-    def pad_members(self, members: torch.Tensor) -> torch.Tensor:
-        """Return an array of shape (num_rows, width, ...) with the members in their slots and zeros elsewhere."""
-        if members.is_cpu and not torch.compiler.is_compiling():
-            each = members.dtype.itemsize * members.shape[1:].numel()
-            check_memory(self.owner, self.product, self.num_rows * self.width, each)
-        padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
-        padded.index_copy_(0, self.slot, members)  # in place, to avoid a second padded array
-        return padded.view(self.num_rows, self.width, *members.shape[1:])
-
-    def select_members(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the members of a padded array; this is the inverse of `pad_members`."""
-        return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
-
-
-_find_slots = exclude_from_compilation(_PaddingSlots)
+@exclude_from_compilation
+def _select_members(name: str, padded: torch.Tensor, outer: Segments, inner: torch.Tensor | None) -> torch.Tensor:
+    """Return the members in the slots ``[outer, :, inner]`` of a padded array."""
+    owner = "EfficientInteractionBilinear"
+    if inner is None:
+        raise TypeError(f"{owner}: {name}_inner is None; expected a torch.Tensor for a padded basis")
+    if len(padded) != outer.num_segments:
+        raise ValueError(f"{owner}: a padded basis has {len(padded)} rows; expected {outer.num_segments}")
+    rows: torch.Tensor = list_graph_tensors(outer, False)[0]
+    _number_slots(owner, name, rows, inner, padded.shape[2])
+    return padded[rows, :, inner]
 
 
 class BasisEmbedding(torch.nn.Module):
@@ -196,50 +163,23 @@ class BasisEmbedding(torch.nn.Module):
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `trigraph.torch.basis_embedding`, or if an index is out of range, two members have the same slot, the
+            As for `trigraph.torch.basis_embedding` and `trigraph.Segments`, or if two members have the same slot, the
             arguments cannot be combined, or there is not enough memory for padding.
         """
-        owner = "BasisEmbedding"
-        _check_shape(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
-        edges = ("num_edges", len(rad_basis))
-        if sph_basis is None:
-            if idx_sph_inner is not None:
-                raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
-        else:
-            _check_shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
-            if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
-                raise TypeError(
-                    f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, as for rad_basis"
-                )
-            if idx_sph_inner is None:
-                return self._embed_triplets(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
-        by_atom = by_edge = None
+        if sph_basis is not None and idx_sph_inner is None:
+            if idx_rad_inner is not None:
+                raise ValueError("BasisEmbedding: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
+            triplets = _get_or_build_segments(idx_sph_outer, len(rad_basis))
+            return basis_embedding(rad_basis, self.weight, sph_basis, triplets)
+        rad_W1 = basis_embedding(rad_basis, self.weight)
         if self.padded and idx_rad_inner is not None:
-            atoms = ("num_atoms", require_count(owner, "num_atoms", num_atoms))
-            by_atom = _find_slots(owner, "idx_rad", idx_rad_outer, idx_rad_inner, edges, atoms)
-        if self.padded and sph_basis is not None:
-            triplets = ("num_triplets", len(sph_basis))
-            by_edge = _find_slots(owner, "idx_sph", idx_sph_outer, idx_sph_inner, triplets, edges)
-        form = "radial" if self.num_spherical is None else "spherical"
-        rad_W1 = FUNCTIONS[f"basis_embedding_{form}"](rad_basis, self.weight)
-        if by_atom is not None:
-            width = by_atom.width * (rad_W1.shape[2] if rad_W1.dim() == 3 else 1)
-            rad_W1 = by_atom.pad_members(rad_W1).transpose(1, 2).reshape(by_atom.num_rows, rad_W1.shape[1], width)
+            rad_W1 = _pad_members("idx_rad", rad_W1, idx_rad_outer, idx_rad_inner, num_atoms).transpose(1, 2).flatten(2)
         if sph_basis is None:
             return rad_W1
-        return rad_W1, sph_basis if by_edge is None else by_edge.pad_members(sph_basis).transpose(1, 2)
-
-    def _embed_triplets(
-        self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
-    ) -> torch.Tensor:
-        """Return the product of both bases for each triplet."""
-        owner = "BasisEmbedding"
-        if self.num_spherical is None:
-            raise ValueError(f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner")
-        if idx_rad_inner is not None:
-            raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
-        triplets = _get_or_build_segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
-        return FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
+        if self.padded:
+            sph_basis = _pad_members("idx_sph", sph_basis, idx_sph_outer, idx_sph_inner, len(rad_basis))
+            sph_basis = sph_basis.transpose(1, 2)
+        return rad_W1, sph_basis
 
 
 class EfficientInteractionBilinear(torch.nn.Module):
@@ -323,71 +263,42 @@ class EfficientInteractionBilinear(torch.nn.Module):
 
         Raises
         ------
-        TypeError, ValueError, MemoryError
-            As for `trigraph.torch.interaction_bilinear`, or if an index or the shape of a padded basis is wrong.
+        TypeError, ValueError, IndexError, MemoryError
+            As for `trigraph.torch.interaction_bilinear` and `trigraph.Segments`, or if the numbers of members or the
+            shape of a padded basis are wrong.
         """
-        sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
-        of_atoms = (idx_agg2_outer, idx_agg2_inner)
-        return _compute_bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
+        of_edges, of_atoms = (idx_agg_outer, idx_agg_inner), (idx_agg2_outer, idx_agg2_inner)
+        return _compute_bilinear(self.weight, basis, m, of_edges, of_atoms, agg2_out_size)
 
 
 def _compute_bilinear(
     weight: torch.Tensor,
-    sizes: tuple[int, int],
     basis: Any,
     m: torch.Tensor,
-    edge_indices: tuple[Any, Any],
-    atom_indices: tuple[Any, Any] = (None, None),
+    of_edges: Any,
+    of_atoms: Any = (None, None),
     num_atoms: Any = None,
 ) -> torch.Tensor:
-    """Compute `EfficientInteractionBilinear`; `sizes` is (interm, emb_in), and index pairs are (outer, inner)."""
-    owner, (interm, emb_in) = "EfficientInteractionBilinear", sizes
-    if not isinstance(basis, (tuple, list)) or len(basis) != 2:
-        raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
-    rad_W1, sph = basis
-    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", None, interm, None)
-    if not isinstance(sph, torch.Tensor) or sph.dim() != 3:
-        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
-    _check_shape(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
-    members, size = ("num_triplets", len(m)), 0
-    if atom_indices[0] is not None:  # torch.compile does not support `require_count`
-        size = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
-    edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
-    triplets = _get_or_build_segments(owner, "idx_agg_outer", edge_indices[0], members, edges[1])
-    atoms = (
-        None
-        if atom_indices[0] is None
-        else _get_or_build_segments(owner, "idx_agg2_outer", atom_indices[0], edges, size)
-    )
-    if sph.dim() == 3:
-        slots = _find_slots(owner, "idx_agg", triplets, edge_indices[1], members, edges)
-        num_spherical = sph.shape[1]
-        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, slots.width)
-        sph = slots.select_members(sph.transpose(1, 2))
-        if atoms is not None:
-            slots = _find_slots(owner, "idx_agg2", atoms, atom_indices[1], edges, ("agg2_out_size", size))
-            width = slots.width * num_spherical
-            _check_shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", size, interm, width)
-            rad_W1 = slots.select_members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
-    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, sph.shape[1])
+    """Compute `EfficientInteractionBilinear`, whose indices are given as pairs (outer, inner)."""
+    (rad_W1, sph), (edge, number_in_edge), (atom, number_in_atom) = basis, of_edges, of_atoms
+    padded = sph.dim() == 3
+    triplets = _get_or_build_segments(edge, len(sph if padded else rad_W1))
+    atoms = None if atom is None else _get_or_build_segments(atom, num_atoms)
+    if padded and atoms is not None:
+        rad_W1 = _select_members("idx_agg2", rad_W1.unflatten(2, (-1, sph.shape[1])), atoms, number_in_atom)
+    if padded:
+        sph = _select_members("idx_agg", sph, triplets, number_in_edge)
     return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 
 
 class MatterGenBilinear(torch.nn.Module):
     """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which MatterGen is based.
 
-    `trigraph.torch.convert` changes the layers of both packages to this class.
-
-    Attributes
-    ----------
-    weight : Parameter, shape (emb_size, emb_size_interm, units_out)
-
-    Notes
-    -----
-    The original layers raise if an edge has no triplets. Without edges, MatterGen's layer returns shape (0, 0).
+    `trigraph.torch.convert` changes the layers of both packages to this class. The original layers raise if an edge has
+    no triplets. Without edges, MatterGen's layer returns shape (0, 0).
     """
 
-    weight: torch.nn.Parameter
+    weight: torch.nn.Parameter  # shape (emb_size, emb_size_interm, units_out)
 
     __prepare_scriptable__ = refuse_torchscript
 
@@ -399,21 +310,13 @@ class MatterGenBilinear(torch.nn.Module):
         `basis` consists of a radial part (num_edges, emb_size_interm, num_spherical) and a padded spherical part
         (num_edges, num_spherical, Kmax). `id_reduce` is each triplet's edge, `id_ragged_idx` its number in the edge.
         """
-        emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
-        return _compute_bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
+        return _compute_bilinear(weight, basis, m, (id_reduce, id_ragged_idx))
 
 
 class PairInteraction(torch.nn.Module):
     """``PairInteraction`` of fairchem-core 1.10; `trigraph.torch.convert` changes fairchem's layers to this class.
 
-    Attributes
-    ----------
-    down_projection, bilinear, scale_rbf_sum, up_projection : Module
-        The original's layers.
-
-    Notes
-    -----
     The original layer raises if there are no edges. The sums equal the result of `EfficientInteractionBilinear` for
     atoms, with one triplet for each edge and a spherical basis equal to 1.
     """
@@ -434,14 +337,10 @@ class PairInteraction(torch.nn.Module):
         (num_edges, emb_size_rbf). For a padded basis, `target_neighbor_idx` numbers the edges of each target.
         """
         source, target = edge_index
-        if not isinstance(rad_basis, torch.Tensor) or rad_basis.dim() != 3:
-            symbols = "num_atoms, interm, Kmax2) or (num_edges, interm"
-            _check_shape("PairInteraction", "rad_basis", rad_basis, symbols, None, None)
-        rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
         x_ba = self.down_projection(h)[source]
+        rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
+        basis = rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1)
         weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
-        sizes = (weight.shape[1] // x_ba.shape[1], x_ba.shape[1])
-        basis = (rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1))
         each = torch.arange(len(x_ba), device=x_ba.device)
-        x = _compute_bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
+        x = _compute_bilinear(weight, basis, x_ba, (each, None), (target, None), len(h))
         return self.up_projection(self.scale_rbf_sum(x, ref=x_ba))
