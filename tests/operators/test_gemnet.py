@@ -132,9 +132,9 @@ def test_empty_lists_give_zero_results(padded, edges):
 BAD_BASIS = [
     ({"idx_sph_inner": None}, "ValueError: BasisEmbedding: idx_rad_inner and sph_basis are given; expected idx_sph_in"),
     ({"idx_sph_outer": lambda i: i + 1}, "ValueError: Segments: index[...] is 9; expected 0 <= index < ... = 9"),
-    ({"idx_sph_inner": lambda i: i - 99}, "ValueError: BasisEmbedding: idx_sph_inner is negative, or equal for two"),
-    ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_sph_inner is negative, or equal for two"),
-    ({"idx_rad_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_rad_inner is negative, or equal for two"),
+    ({"idx_sph_inner": lambda i: i - 99}, "ValueError: BasisEmbedding: idx_sph_inner is equal for two members with "),
+    ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_sph_inner is equal for two members with "),
+    ({"idx_rad_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_rad_inner is equal for two members with "),
     ({"num_atoms": None}, "TypeError: Segments: num_segments is a NoneType; expected an int"),
     (
         {"idx_rad_inner": lambda i: i + 2**62},
@@ -143,8 +143,15 @@ BAD_BASIS = [
 ]
 BAD_BILINEAR = [
     ({"idx_agg_inner": None}, "TypeError: EfficientInteractionBilinear: idx_agg_inner is None; expected a torch.Tens"),
-    ({"idx_agg_inner": lambda i: i + 1}, "IndexError: index ... is out of bounds for dimension 1 with size ..."),
+    *(
+        ({"idx_agg_inner": change}, "ValueError: EfficientInteractionBilinear: idx_agg_inner is equal for two")
+        for change in (lambda i: i + 1, lambda i: i - 1, lambda i: 0 * i)
+    ),
     ({"idx_agg_outer": lambda i: Segments(i, EDGES + 1)}, "ValueError: Segments: num_segments is 10; expected 9"),
+    (
+        {"idx_agg2_outer": np.zeros(EDGES, int), "idx_agg2_inner": np.zeros(EDGES, int), "agg2_out_size": ATOMS},
+        "ValueError: EfficientInteractionBilinear: a padded basis has 9 rows; expected 5",
+    ),
     ({"idx_agg2_outer": np.zeros(EDGES, int)}, "TypeError: Segments: num_segments is a NoneType; expected an int"),
 ]
 
