@@ -13,6 +13,7 @@ import torch
 from ase import Atom
 from ase.build import fcc111
 from distributed_operators import override_chunk_size
+from former_names import check_former_names
 from mpi4py import MPI
 from torch.autograd import forward_ad
 
@@ -54,10 +55,11 @@ def compare_and_digest_dimenet_step(comm):
     neighbors = nn.DividedNeighbors.divide(
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
+    check_former_names(neighbors)
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
     own_atoms = torch.tensor(neighbors.into.owned["num_dst_nodes"])
     energy, forces = model.energy_forces(z[own_atoms], pos[own_atoms], neighbors, create_graph=True)
-    rows = neighbors.into.rows("num_dst_nodes")
+    rows = neighbors.into.get_row_partition("num_dst_nodes")
     loss = energy**2 + divided.total(forces.square().sum(1), rows)
     loss.backward()
     parameters = list(model.parameters())
@@ -101,7 +103,7 @@ def example_is_independent_of_ranks():
 
 def differentiates_at_most_twice():
     """First and second derivatives over all ranks work; third derivatives and forward mode raise errors."""
-    rows = errors.SHARED_PARTITION.rows("num_src_nodes")
+    rows = errors.SHARED_PARTITION.get_row_partition("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.OWN_ROWS.copy()).requires_grad_()
     energy = scale * divided.total((x**2).sum(1), rows)
@@ -134,10 +136,10 @@ def differentiates_at_most_twice():
 
 def refuses_wrong_arguments_of_total():
     """Invalid arguments of `total` raise errors on all ranks."""
-    x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.rows("num_src_nodes")
+    x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.get_row_partition("num_src_nodes")
     errors.assert_error_on_all_ranks("total: x is", divided.total, x[1:] if errors.LAST else x, rows)
     errors.assert_error_on_all_ranks(
-        "expected a Partition from Partition.rows", divided.total, x, errors.SHARED_PARTITION
+        "expected a Partition from Partition.get_row_partition", divided.total, x, errors.SHARED_PARTITION
     )
     if MPI.COMM_WORLD.size > 1:
         errors.assert_error_on_all_ranks(

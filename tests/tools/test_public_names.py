@@ -1,9 +1,14 @@
-"""Tests that the package uses no private names (with a leading underscore) of other libraries."""
+"""Tests that the package uses no private names (with a leading underscore) of other libraries, and of former names."""
 
 import ast
 from pathlib import Path
 
+import numpy as np
 import pytest
+from former_names import check_former_names
+
+import slopecheck
+import trigraph
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
@@ -66,3 +71,24 @@ def test_private_library_names_are_detected(line):
 def test_own_and_special_names_are_not_private():
     text = "import torch\nimport trigraph\ntorch.__version__\ntrigraph._x\nself._x\ntorch.Tensor.__class__"
     assert list_private_names(ast.parse(text)) == []
+
+
+@pytest.mark.parametrize(
+    "holder", [trigraph.CSC(np.zeros(1, int), np.zeros(0, int)), trigraph.EdgeGraph, slopecheck.Result("f")]
+)
+def test_former_names_return_present_attributes(holder):
+    check_former_names(holder)
+
+
+def test_former_names_for_torch_return_present_attributes():
+    torch = pytest.importorskip("torch")
+    from small_potentials import PairPotential
+
+    model = PairPotential()
+    neighbors = model.neighbors(torch.zeros(1, 3))
+    for holder in (model, neighbors, trigraph.torch.Capacity(1, 1), trigraph.torch.GraphTensors):
+        check_former_names(holder)
+    check_former_names(trigraph.torch.convert(torch.nn.Linear(1, 1)))
+    text = "^Override: prepare is now called prepare_neighbors_and_cells; expected no attribute of that name$"
+    with pytest.raises(TypeError, match=text):
+        type("Override", (PairPotential,), {"prepare": print})

@@ -192,8 +192,8 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
     change(layer)
     kind = type(layer)
     conversion = convert(model)
-    assert [left.path for left in conversion.left] == [path]
-    assert re.search(reason, conversion.left[0].note), conversion.left[0].note
+    assert [left.path for left in conversion.unconverted] == [path]
+    assert re.search(reason, conversion.unconverted[0].note), conversion.unconverted[0].note
     assert type(layer) is kind
     assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
     if change in (assign_derived_class, wrap_forward):
@@ -205,7 +205,7 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
 def test_hooks_of_called_sublayers_allow_conversion():
     model = make_block("fairchem")
     model.get_submodule(ATOMS).up_projection.register_forward_hook(lambda module, args, out: None)
-    assert convert(model).left == []
+    assert convert(model).unconverted == []
 
 
 def load_older_bilinear_layer(folder):
@@ -235,7 +235,7 @@ def test_gemnet_dt_layer_is_converted_correctly():
 
 def test_layer_with_another_forward_stays_unconverted():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
-    (left,) = convert(load_older_bilinear_layer("gemnet_gp")).left
+    (left,) = convert(load_older_bilinear_layer("gemnet_gp")).unconverted
     arguments = "basis, m, id_reduce, id_ragged_idx"
     assert left.note.startswith(f"its forward takes {arguments}, edge_offset, Kmax; expected {arguments}")
 

@@ -122,7 +122,7 @@ class PaddedNeighborSearch:
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
     def load_arguments(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
-        """Copy arguments with the same number of atoms, or return False if `Potential.prepare` must check them."""
+        """Copy arguments with the same number of atoms, or return False if they must be checked."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:

@@ -152,7 +152,7 @@ class CapturedPotential(PotentialReplacement):
     def _search_and_compute(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
     ) -> EnergyForcesStress | None:
-        """Return the results of a call with the same atoms as the last call, or None if `prepare` must check it."""
+        """Return the results of a call with the same atoms as the last call, or None if it must be checked."""
         padding, name = self._search_padding, type(self.model).__name__
         check_atoms(name, z, pos, make_empty_model_tensor(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
@@ -174,7 +174,7 @@ class CapturedPotential(PotentialReplacement):
     def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare_neighbors_and_cells`."""
         _refuse_create_graph(create_graph)
         if not len(z):
             return self.model.compute_energy_and_derivatives(z, pos, cells, neighbors, False)
@@ -189,7 +189,7 @@ class CapturedPotential(PotentialReplacement):
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare_neighbors_and_cells`."""
         _refuse_create_graph(create_graph)
         if not len(z):
             return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, False)
@@ -323,7 +323,7 @@ class CapturedPotential(PotentialReplacement):
         pos, cells, neighbors = given.pos, given.cells, given.neighbors
         rest = pos.dtype, pos.device, neighbors.src.dtype, cells is not None
         existing = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
-        key = (choose_capacity(Capacity.of(neighbors), self.given, existing), *rest)
+        key = (choose_capacity(Capacity.from_neighbors(neighbors), self.given, existing), *rest)
         padding = self._paddings.pop(key, None)
         if padding is None:
             padding = PaddedBuffers(key[0], pos, cells is not None, neighbors.src.dtype)

@@ -417,7 +417,7 @@ class CompiledPotential(PotentialReplacement):
     def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare_neighbors_and_cells`."""
         results = self._call_program(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.compute_energy_and_derivatives(z, pos, cells, neighbors, create_graph)
@@ -429,7 +429,7 @@ class CompiledPotential(PotentialReplacement):
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare_neighbors_and_cells`."""
         results = self._call_program(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.compute_hessian_product(z, pos, cells, neighbors, vector, create_graph)

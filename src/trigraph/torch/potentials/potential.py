@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from trigraph.arrays import require_count, require_nonnegative_number
+from trigraph.table.former_names import FormerName, keep_former_names
 from trigraph.torch.graphs import exclude_from_compilation
 from trigraph.torch.layers.activations import use_torch_silu
 from trigraph.torch.layers.arguments import refuse_torchscript
@@ -29,6 +31,14 @@ from trigraph.torch.potentials.structures import (
 EDGES_OF_ROWS = 4096  # default limit of (number of Hessian rows computed at once) * (number of edges)
 
 
+@keep_former_names(
+    differentiated="compute_energy_and_derivatives",
+    differentiated_along="compute_hessian_product",
+    make_hessian_product="make_hessian_multiplier",
+    prepare="prepare_neighbors_and_cells",
+    sum_outputs="sum_outputs_by_structure",
+    summed="sum_outputs_by_structure",
+)
 class Potential(Module):
     """Base class of models that compute outputs of atoms from the vectors between neighbours.
 
@@ -74,6 +84,15 @@ class Potential(Module):
     out_channels: int = 1
 
     __prepare_scriptable__ = refuse_torchscript
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raise TypeError if a subclass defines a method by a former name, because nothing would call it."""
+        super().__init_subclass__(**keywords)
+        for name, former in vars(Potential).items():
+            if isinstance(former, FormerName) and inspect.getattr_static(cls, name) is not former:
+                raise TypeError(
+                    f"{cls.__name__}: {name} is now called {former.new}; expected no attribute of that name"
+                )
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums. Every subclass must define this method.
@@ -171,7 +190,7 @@ class Potential(Module):
         return energies[0] if neighbors.batch is None else energies
 
     def sum_outputs_by_structure(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
-        """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
+        """Return the sum over the atoms of each structure, for arguments checked by `prepare_neighbors_and_cells`."""
         return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
     @exclude_from_compilation  # torch does not compile functions that compute their own gradients by default
@@ -213,7 +232,7 @@ class Potential(Module):
     def compute_energy_and_derivatives(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare_neighbors_and_cells`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         results = compute_derivatives(partial(compute_atom_outputs, self), z, pos, cells, neighbors, create_graph)
@@ -272,7 +291,7 @@ class Potential(Module):
     def compute_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare_neighbors_and_cells`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         of_atoms = partial(compute_atom_outputs, self)

@@ -45,7 +45,7 @@ def copy_model_sharing_parameters(model: Potential, key: ProgramKey) -> Potentia
 class PotentialReplacement(Module):
     """Base class of modules that replace a potential, with the same arguments, results and errors.
 
-    Subclasses define `differentiated` and `differentiated_along`.
+    Subclasses define `compute_energy_and_derivatives` and `compute_hessian_product`.
 
     Attributes
     ----------
@@ -83,13 +83,13 @@ class PotentialReplacement(Module):
         """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # The methods below call the replacement's `prepare` and `differentiated`, not those of the model.
+    # The methods below call the replacement's own methods, not those of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
 
     def prepare_neighbors_and_cells(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call; see :meth:`Potential.prepare`."""
+        """Check the arguments of a call; see :meth:`Potential.prepare_neighbors_and_cells`."""
         return self.model.prepare_neighbors_and_cells(*args, **kwargs)
 
     def make_hessian_multiplier(
