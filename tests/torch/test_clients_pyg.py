@@ -169,6 +169,7 @@ def test_explainers_and_hooks_use_pyg_message_passing():
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.* is deprecated; use:DeprecationWarning")  # trace reads every attribute
 def test_script_and_trace_are_refused():
     """torch.jit.script and trace raise errors: a trace would always use the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)

@@ -236,7 +236,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
         assert torch.equal(program(*inputs), layer(*inputs))
         assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
-        with pytest.raises(TypeError, match=r"FakeTensor, .* pass trigraph\.torch\.GraphTensors\.of\(graph"):
+        with pytest.raises(TypeError, match=r"FakeTensor, .* pass trigraph\.torch\.GraphTensors\.from_graph\(graph"):
             torch.export.export(layer, (example[0], make_edges(), attr.detach()))
 
 
