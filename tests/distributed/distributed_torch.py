@@ -9,11 +9,11 @@ from pathlib import Path
 
 import distributed_errors as errors
 import numpy as np
+import pytest
 import torch
 from ase import Atom
 from ase.build import fcc111
 from distributed_operators import override_chunk_size
-from former_names import check_former_names
 from mpi4py import MPI
 from torch.autograd import forward_ad
 
@@ -55,7 +55,8 @@ def compare_and_digest_dimenet_step(comm):
     neighbors = nn.DividedNeighbors.divide(
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
-    check_former_names(neighbors)
+    with pytest.warns(DeprecationWarning, match="use DividedNeighbors.add_ends"):
+        assert neighbors.of_ends == neighbors.add_ends
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
     own_atoms = torch.tensor(neighbors.into.owned["num_dst_nodes"])
     energy, forces = model.energy_forces(z[own_atoms], pos[own_atoms], neighbors, create_graph=True)
@@ -139,7 +140,7 @@ def refuses_wrong_arguments_of_total():
     x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.get_row_partition("num_src_nodes")
     errors.assert_error_on_all_ranks("total: x is", divided.total, x[1:] if errors.LAST else x, rows)
     errors.assert_error_on_all_ranks(
-        "expected a Partition from Partition.get_row_partition", divided.total, x, errors.SHARED_PARTITION
+        "expected the result of get_row_partition", divided.total, x, errors.SHARED_PARTITION
     )
     if MPI.COMM_WORLD.size > 1:
         errors.assert_error_on_all_ranks(

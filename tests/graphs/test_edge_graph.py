@@ -149,9 +149,8 @@ def test_from_unsorted_returns_graph_and_permutation(case, random):
 def test_edge_graph_accepts_no_edges(dtype, num_nodes, geometry):
     none = np.zeros(0, dtype)
     check_edge_graph_by_loops(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
-    check_edge_graph_by_loops(
-        EdgeGraph.from_unsorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, []
-    )
+    graph, _ = EdgeGraph.from_unsorted(none, none, num_nodes, **geometry)
+    check_edge_graph_by_loops(graph, none, none, num_nodes, [])
 
 
 def test_shifts_decide_reverse_edges_before_vec():

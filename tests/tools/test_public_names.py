@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from former_names import check_former_names
 
 import slopecheck
 import trigraph
+from trigraph.table.former_names import FormerName
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
@@ -73,22 +73,24 @@ def test_own_and_special_names_are_not_private():
     assert list_private_names(ast.parse(text)) == []
 
 
-@pytest.mark.parametrize(
-    "holder", [trigraph.CSC(np.zeros(1, int), np.zeros(0, int)), trigraph.EdgeGraph, slopecheck.Result("f")]
-)
-def test_former_names_return_present_attributes(holder):
-    check_former_names(holder)
-
-
-def test_former_names_for_torch_return_present_attributes():
-    torch = pytest.importorskip("torch")
-    from small_potentials import PairPotential
-
-    model = PairPotential()
-    neighbors = model.neighbors(torch.zeros(1, 3))
-    for holder in (model, neighbors, trigraph.torch.Capacity(1, 1), trigraph.torch.GraphTensors):
-        check_former_names(holder)
-    check_former_names(trigraph.torch.convert(torch.nn.Linear(1, 1)))
-    text = "^Override: prepare is now called prepare_neighbors_and_cells; expected no attribute of that name$"
-    with pytest.raises(TypeError, match=text):
-        type("Override", (PairPotential,), {"prepare": print})
+def test_former_names_warn_and_return_present_attributes():
+    """Each former name warns once, of the caller's line; potentials refuse methods that nothing would call."""
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    torch = pytest.importorskip("trigraph.torch")
+    holders = [trigraph.CSC(np.zeros(1, int), np.zeros(0, int)), trigraph.EdgeGraph, torch.GraphTensors]
+    holders += [torch.Capacity(1, 1), torch.nn.Neighbors, torch.nn.Potential, torch.convert(torch.nn.Potential())]
+    for holder in holders:
+        cls = holder if isinstance(holder, type) else type(holder)
+        former_names = [value for value in vars(cls).values() if isinstance(value, FormerName)]
+        assert former_names
+        for old, new in former_names:
+            with pytest.warns(DeprecationWarning, match=f"^{cls.__name__}.{old} .* {cls.__name__}.{new}$") as warned:
+                value = getattr(holder, old)
+            assert [warning.filename for warning in warned] == [__file__]
+            assert value == getattr(holder, new)
+            assert f"{old}` (`{new}`)" in changelog
+    with pytest.raises(TypeError, match="Override: prepare is now called prepare_neighbors_and_cells; expected no"):
+        type("Override", (torch.nn.Potential,), {"prepare": print})
+    result = slopecheck.Result("f")
+    with pytest.warns(DeprecationWarning, match="use Result.run_checks"):
+        assert result.fill == result.run_checks

@@ -183,7 +183,7 @@ LEFT += [("fairchem", path, *state) for path in (TRIPLETS, ATOMS) for state in S
 
 
 @pytest.mark.parametrize(("name", "path", "change", "reason"), LEFT)
-def test_changed_layers_stay_unconverted(name, path, change, reason):
+def test_changed_layers_stay_skipped(name, path, change, reason):
     """A layer that is not as its constructor makes it is left unchanged; the other layers are converted."""
     model = make_block(name)
     x, lists = draw_inputs(model)
@@ -192,8 +192,8 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
     change(layer)
     kind = type(layer)
     conversion = convert(model)
-    assert [left.path for left in conversion.unconverted] == [path]
-    assert re.search(reason, conversion.unconverted[0].note), conversion.unconverted[0].note
+    assert [left.path for left in conversion.skipped] == [path]
+    assert re.search(reason, conversion.skipped[0].note), conversion.skipped[0].note
     assert type(layer) is kind
     assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
     if change in (assign_derived_class, wrap_forward):
@@ -205,7 +205,7 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
 def test_hooks_of_called_sublayers_allow_conversion():
     model = make_block("fairchem")
     model.get_submodule(ATOMS).up_projection.register_forward_hook(lambda module, args, out: None)
-    assert convert(model).unconverted == []
+    assert convert(model).skipped == []
 
 
 def load_older_bilinear_layer(folder):
@@ -233,9 +233,9 @@ def test_gemnet_dt_layer_is_converted_correctly():
     assert_close(compute_output_and_gradients(), expected, 2 * sizes[2][0] ** 0.5)
 
 
-def test_layer_with_another_forward_stays_unconverted():
+def test_layer_with_another_forward_stays_skipped():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
-    (left,) = convert(load_older_bilinear_layer("gemnet_gp")).unconverted
+    (left,) = convert(load_older_bilinear_layer("gemnet_gp")).skipped
     arguments = "basis, m, id_reduce, id_ragged_idx"
     assert left.note.startswith(f"its forward takes {arguments}, edge_offset, Kmax; expected {arguments}")
 

@@ -65,10 +65,7 @@ class SubgraphChunks(NamedTuple):
 
 
 @keep_former_names(
-    rows="get_row_partition",
-    outputs="output_layout",
-    everything="full_layout",
-    nothing="empty_subgraph",
+    rows="get_row_partition", outputs="output_layout", everything="full_layout", nothing="empty_subgraph"
 )
 @dataclass(frozen=True, eq=False)
 class Partition:

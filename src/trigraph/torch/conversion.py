@@ -37,7 +37,7 @@ class ExaminedLayer(NamedTuple):
     note: str
 
 
-@keep_former_names(left="unconverted")
+@keep_former_names(left="skipped")
 @dataclass
 class Conversion:
     """Result of `convert`, which prints as a table.
@@ -46,12 +46,12 @@ class Conversion:
     ----------
     replaced : list of ExaminedLayer
         Layers that now use trigraph's operators.
-    unconverted : list of ExaminedLayer
+    skipped : list of ExaminedLayer
         Supported layers that were not converted; `note` states why.
     """
 
     replaced: list[ExaminedLayer] = field(default_factory=list)
-    unconverted: list[ExaminedLayer] = field(default_factory=list)
+    skipped: list[ExaminedLayer] = field(default_factory=list)
     _undo: list[tuple[Module, type[Module], Callable[[], None]]] = field(default_factory=list, repr=False)
 
     def revert(self) -> None:
@@ -73,9 +73,7 @@ class Conversion:
 
     def __str__(self) -> str:
         rows = [("layer", "original", "new class, or why not converted")]
-        rows += [
-            (layer.path or "(the model)", layer.original, layer.note) for layer in self.replaced + self.unconverted
-        ]
+        rows += [(layer.path or "(the model)", layer.original, layer.note) for layer in self.replaced + self.skipped]
         first, second = (max(len(row[k]) for row in rows) for k in range(2))
         return "\n".join(f"{path:{first}}  {original:{second}}  {note}" for path, original, note in rows)
 
@@ -366,7 +364,7 @@ def convert(model: Module) -> Conversion:
     Returns
     -------
     Conversion
-        Lists of converted and unconverted layers. `revert` undoes the conversion.
+        Lists of converted and skipped layers. `revert` undoes the conversion.
 
     Raises
     ------
@@ -398,12 +396,10 @@ def convert(model: Module) -> Conversion:
                 raise _UnsupportedLayer(reason)
             changes = entry.changes(layer)
         except _UnsupportedLayer as unfit:
-            conversion.unconverted.append(ExaminedLayer(path, original, str(unfit)))
+            conversion.skipped.append(ExaminedLayer(path, original, str(unfit)))
             continue
         except AttributeError as error:
-            conversion.unconverted.append(
-                ExaminedLayer(path, original, f"it is not as its constructor makes it: {error}")
-            )
+            conversion.skipped.append(ExaminedLayer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
         conversion._undo += [_replace_class(*change) for change in changes]
         conversion.replaced.append(ExaminedLayer(path, original, _name_class(changes[0][1])))

@@ -90,9 +90,7 @@ class Potential(Module):
         super().__init_subclass__(**keywords)
         for name, former in vars(Potential).items():
             if isinstance(former, FormerName) and inspect.getattr_static(cls, name) is not former:
-                raise TypeError(
-                    f"{cls.__name__}: {name} is now called {former.new}; expected no attribute of that name"
-                )
+                raise TypeError(f"{cls.__name__}: {name} is now called {former.new}; expected no {name}")
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums. Every subclass must define this method.
