@@ -211,7 +211,7 @@ class ContenderProcess(ChildProcess):
 
     def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send ``open`` or the name of a method of the runner; return the status, and the value or the error."""
-        with suppress(OSError):  # the process has ended; `receive` reports the reason
+        with suppress(OSError):  # the process has ended; `receive_message` reports the reason
             self.connection.send((command, argument))
         try:
             status, value = self.receive_message()

@@ -145,7 +145,7 @@ class Workload:
         return tuple(f for f in step.fields if f in returned)
 
     def make_array_key(self, op: Operator, name: str) -> str:
-        """Return the name of an operator's argument in a `Case`.
+        """Return the name of an operator's argument in `WorkloadInputs.arrays`.
 
         Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
         """
@@ -155,7 +155,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadInputs:
-    """Inputs of a workload: arrays by `Workload.key`, graph objects (None if absent) by argument name, and sizes."""
+    """Inputs of a workload: arrays by `make_array_key`, graph objects (None if absent) by argument name, and sizes."""
 
     workload: Workload
     sizes: Mapping[str, int]

@@ -66,7 +66,7 @@ class _ThirdDerivativeLauncher:
         self.launch_elementwise(
             "directions", self.edges, **self.collect_input_arguments("vec"), unit=self.unit, num_edges=self.edges
         )
-        #: Features, which `to_in_edges` overwrites with the gradients of q.
+        #: Features, which `compute_in_edge_fields` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
         #: Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)

@@ -82,7 +82,7 @@ class _AttentionInputs(NamedTuple):
 
 
 class _SrcDstEdgeValues(NamedTuple):
-    """Values for sources, destinations and edges (``ByKind`` in kernels/gat.cu)."""
+    """Values for sources, destinations and edges (``SrcDstEdgeValues`` in kernels/gat.cu)."""
 
     src: Any
     dst: Any

@@ -90,7 +90,7 @@ class WorkUnits:
         return out
 
     def allocate_unit_results(self, out: Any) -> Any:
-        """Return an array with one row per unit, which `collect` sums into `out`; None remains None."""
+        """Return an array with one row per unit, which `sum_unit_results` sums into `out`; None remains None."""
         return self.kernels.empty(self.count, out.shape[1]) if self.has_cut_pieces and out is not None else out
 
     def sum_unit_results(self, partial: Any, out: Any) -> None:

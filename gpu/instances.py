@@ -31,11 +31,7 @@ def format_instance_name(kernel: str, types: tuple[str, ...]) -> str:
 
 
 def expand_instances(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the instances of a kernel template for all combinations of template arguments.
-
-    >>> expand_instances("sum_gathered_rows", ("float",), ("int", "long long"))
-    ('sum_gathered_rows<float, int>', 'sum_gathered_rows<float, long long>')
-    """
+    """Return a kernel template's instances for all combinations of template arguments, such as ``f<float, int>``."""
     return tuple(format_instance_name(kernel, types) for types in product(*axes))
 
 

@@ -271,7 +271,7 @@ class HostLibrary:
     def launch(
         self, name: str, grid: Extents, block: Extents, values: Sequence[Any], shared_mem: int, order: str, seed: int
     ) -> None:
-        """Run the kernel instance called `name` with values from `Layout.order_arguments`; see `Runtime.launch`."""
+        """Run a kernel instance with values from `ParameterLayout.order_arguments`; see `Runtime.launch`."""
         number, layout = _look_up_instance(self._kernels, self.family, name)
         _check_argument_types(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)

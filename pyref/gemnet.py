@@ -45,7 +45,7 @@ def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 
 def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
-    """Differentiate the bilinear form by `polarise`."""
+    """Differentiate the bilinear form by polarisation."""
     return compute_bwd2_by_polarisation(
         "basis_embedding_radial_bwd2",
         wrt,
@@ -85,7 +85,7 @@ def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
 
 
 def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
-    """Differentiate the bilinear form by `polarise`."""
+    """Differentiate the bilinear form by polarisation."""
     return compute_bwd2_by_polarisation(
         "basis_embedding_spherical_bwd2",
         wrt,
@@ -123,7 +123,7 @@ def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, trip
 def basis_embedding_triplets_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None
 ):
-    """Differentiate the trilinear form by `polarise`."""
+    """Differentiate the trilinear form by polarisation."""
     return compute_bwd2_by_polarisation(
         "basis_embedding_triplets_bwd2",
         wrt,
@@ -209,7 +209,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
 def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
 ):
-    """Differentiate the form, which is linear in each of its four factors, by `polarise`."""
+    """Differentiate the form, which is linear in each of its four factors, by polarisation."""
     return compute_bwd2_by_polarisation(
         "interaction_bilinear_bwd2",
         wrt,

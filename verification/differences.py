@@ -137,7 +137,7 @@ def add_curve_verdict(
     degree: int | None,
     curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
 ) -> Check:
-    """Add to a check the verdict of `assess` on the errors and rounding floors by step, which ``curve()`` returns."""
+    """Add to a check the verdict of `assess_error_slope` on the errors and rounding floors that ``curve()`` returns."""
     start = time.perf_counter()
     errors: Sequence[float] = []
     try:

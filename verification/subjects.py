@@ -56,7 +56,7 @@ class SubjectCallError(ValueError):
 
 
 def call_and_record_outcome(call: Callable[[], Mapping[str, Any]]) -> CallOutcome:
-    """Observe a call and its exceptions (`observe`), with tracebacks that omit frames in trigraph.verification."""
+    """Record the outcome of a call, with tracebacks that omit frames in trigraph.verification."""
     return record_call_outcome(call, "trigraph.verification")
 
 

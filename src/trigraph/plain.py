@@ -1,9 +1,9 @@
 """Every operator in plain array operations, which torch and JAX differentiate where compiled derivatives are missing.
 
-Each function takes a `Library`, the arrays of a call by name (including the graph's arrays, named as in the Fortran
-interface; absent arrays are omitted), and sizes and attributes. The function returns the outputs by name, which agree
-with the operators up to rounding and have derivatives of any order. At a kink, all derivatives belong to the same side
-as the compiled first and second derivatives.
+Each function takes `FrameworkFunctions`, the arrays of a call by name (including the graph's arrays, named as in the
+Fortran interface; absent arrays are omitted), and sizes and attributes. The function returns the outputs by name, which
+agree with the operators up to rounding and have derivatives of any order. At a kink, all derivatives belong to the same
+side as the compiled first and second derivatives.
 """
 
 import math

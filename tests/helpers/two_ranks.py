@@ -23,7 +23,7 @@ def compute_ddp_gradients(field, structures):
 
 
 def compute_padded_loss(structures, labels):
-    """Return the same loss as `compute_loss`, for padded structures."""
+    """Return the loss for padded structures."""
     found, real = structures.energy_forces_stress(), structures.real_structures
     return (found.energy.square() * real).sum() / real.sum() + found.forces.square().sum() / real.sum()
 

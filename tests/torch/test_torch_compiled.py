@@ -19,9 +19,16 @@ import trigraph
 import trigraph.ase
 import trigraph.torch as tt
 from trigraph.table import NAMED
+from trigraph.torch.graphs import list_graph_constants
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials import compiled as programs
+from trigraph.torch.potentials.program_inputs import (
+    ProgramInputs,
+    list_neighbor_graphs,
+    make_example_inputs,
+    trace_program,
+)
 from trigraph.torch.potentials.program_key import ProgramKey
+from trigraph.torch.potentials.replacement import copy_model_sharing_parameters
 from trigraph.torch.potentials.traced import find_index_nodes, rewrite_sums, select_rows, sum_rows
 
 pytestmark = compiled_whole
@@ -159,11 +166,9 @@ def test_compiled_user_potential_agrees_with_eager():
 def trace_program_and_example(model, z, pos, batch, vector=None):
     """Return a model's traced program, the state of its key, and an example of the program's arguments."""
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
-    example = programs.make_example_inputs(
-        model, programs.ProgramInputs.from_neighbors(z, pos, None, neighbors, vector)
-    )
-    constants = tuple(map(programs.list_graph_constants, programs.list_neighbor_graphs(neighbors)))
-    program = programs.trace_program(programs.copy_model_sharing_parameters(model, key), constants, example, ())
+    example = make_example_inputs(model, ProgramInputs.from_neighbors(z, pos, None, neighbors, vector))
+    constants = tuple(map(list_graph_constants, list_neighbor_graphs(neighbors)))
+    program = trace_program(copy_model_sharing_parameters(model, key), constants, example, ())
     return program, key.state, example
 
 

@@ -27,7 +27,6 @@ from trigraph.fortran.levels import find_torch_operator_language
 from trigraph.torch import export_potential
 from trigraph.torch.graphs import list_graph_tensors
 from trigraph.torch.nn import DimeNetPlusPlus
-from trigraph.torch.potentials.compiled import list_neighbor_graphs
 from trigraph.torch.potentials.export import (
     CHAIN_LENGTH,
     build_exportable_graphs,
@@ -35,6 +34,7 @@ from trigraph.torch.potentials.export import (
     count_dependence_hops,
 )
 from trigraph.torch.potentials.export import PackageInputs as Arguments
+from trigraph.torch.potentials.program_inputs import list_neighbor_graphs
 
 pytestmark = pytest.mark.skipif(find_torch_operator_language()[0] != "C++", reason="packages call the operators in C++")
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_cpu_levels_to_compare
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # `called` variants of operators without a graph
+VARIANTS = ("regular", "second sizes", "one channel")  # labels of the variants of operators without a graph
 CHECK_KINDS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON_KINDS = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 

@@ -134,7 +134,7 @@ class StructureChecks:
     def claim_energy_gradient(
         self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray
     ) -> GradientClaim:
-        """Return a `Claim` that the energy, as a function `phi` of `x`, has this gradient."""
+        """Return a `GradientClaim` that the energy, as a function `phi` of `x`, has this gradient."""
         noise = self.rounding.noise["energy"] + LAST_BITS * self._compute_coordinate_bound() * self.rounding.pull
         return GradientClaim(phi, ArrayWithRounding(gradient, np.full(x.shape, rounding)), x, noise)
 
@@ -535,7 +535,7 @@ def append_guess_to_note(check: Check, guess: str) -> Check:
 def claim_derivative_at_zero(
     phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float
 ) -> GradientClaim:
-    """Return a `Claim` that a function of one variable has the derivative `value` at 0."""
+    """Return a `GradientClaim` that a function of one variable has the derivative `value` at 0."""
     return GradientClaim(phi, ArrayWithRounding(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 

@@ -29,10 +29,10 @@ class CalculatorUnderTest:
 
     factory: Callable[[], Any]
     name: str
-    # The reused calculator; the check `history` tests whether its earlier computations affect results.
+    # The reused calculator; the check "history" tests whether its earlier computations affect results.
     _used: Any = None
-    # Results of `used`. The outer keys are digests of all data of atoms that a calculator can read, the inner keys are
-    # quantities.
+    # Results of `reused_calculator`. The outer keys are digests of all data of atoms that a calculator can read, the
+    # inner keys are quantities.
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property

@@ -133,10 +133,10 @@ class GradientClaim:
     def compare_over_steps(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> CurveVerdict:
         """Compare the derivative along `v` with central differences over a range of steps.
 
-        `scale` is the sum of |terms| of the function's value. `slope.assess` judges the curve with the estimated
+        `scale` is the sum of |terms| of the function's value. `assess_error_slope` judges the curve with the estimated
         rounding. If the whole curve fails, the largest steps are discarded one by one: a correct derivative then passes
         from some step on, and a remark says that larger steps cross a kink. Where the function has no third
-        derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be below `BEST`.
+        derivative, the error falls with a lower power of the step, and its extrapolated limit must be below `BEST`.
         If no range passes, the verdict is inconclusive if rounding, or the curvature estimated from the gradient,
         explains the error at the most informative step. At a kink, no derivative passes.
         """

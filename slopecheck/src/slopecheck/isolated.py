@@ -3,7 +3,7 @@
 Each process plans the whole run, which is fast, and executes the units of one case after another, because units of a
 case share results. The parent counts the returned checks. The run therefore fails if a function calls ``os._exit`` or
 crashes without an exception, whatever the exit status. It also fails if a function exceeds its time limit.
-`slopecheck.running` also uses a `Child`.
+`slopecheck.running` also uses a `ChildProcess`.
 """
 
 import atexit
@@ -141,7 +141,7 @@ class ChildProcess:
         return time.monotonic() >= self._end
 
     def receive_message(self) -> Any:
-        """Return the next message; raise `Ended` if the child has ended or exceeds the time limit."""
+        """Return the next message; raise `ChildEnded` if the child has ended or exceeds the time limit."""
         with suppress(EOFError, OSError):
             while self.process.exitcode is None or self.connection.poll():
                 left = max(0.0, self._end - time.monotonic())
@@ -170,7 +170,7 @@ class _Worker(ChildProcess):
     def request_units(self, what: str, numbers: Sequence[int]) -> None:
         """Request the number of checks of each unit ("count"), or the checks themselves ("execute")."""
         self.asked.extend(numbers)
-        with suppress(OSError):  # the child has ended; `receive` reports how it ended
+        with suppress(OSError):  # the child has ended; `receive_message` reports how it ended
             self.connection.send((what, numbers))
 
     def receive_unit_answer(self) -> tuple[int, Any]:
@@ -183,8 +183,8 @@ class WorkerPool:
     """Processes that plan a run and share its `units`.
 
     `plan` is a module-level function; each request is a mapping of its arguments, which name implementations. Raises
-    `Refused` if arguments are wrong or an implementation cannot be imported, and `Ended` if a process ends during
-    planning. `seconds` is the time limit of a unit.
+    `PlanningError` if arguments are wrong or an implementation cannot be imported, and `ChildEnded` if a process ends
+    during planning. `seconds` is the time limit of a unit.
     """
 
     def __init__(

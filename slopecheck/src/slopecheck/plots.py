@@ -24,7 +24,7 @@ MUTED = "#8a919c"
 WRONG = "#c62828"
 # Errors far below the tolerance are light, errors near the tolerance dark; errors above the tolerance are red.
 WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
-OTHER_COLOUR = "#56b4e9"  # for functions and calculators; from the palette of Okabe and Ito, like `Terms.colours`
+OTHER_COLOUR = "#56b4e9"  # for functions and calculators; from the palette of Okabe and Ito, like `ReportTerms.colours`
 DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
 STYLE: dict[Any, Any] = {
     "font.size": 9,

@@ -26,7 +26,7 @@ class DerivativeCountError(InvalidResultError):
     """A derivative returned a number of arrays that differs from the number of its arguments."""
 
 
-# The fields of `Arguments`, each with the lowest order of derivatives that uses it and the label of its members.
+# The fields of `DerivativeArguments`, each with the lowest order of derivatives that uses it and the label of a member.
 ARGUMENT_GROUPS = {
     "inputs": (0, "{}"),
     "cotangents": (1, "cotangent {}"),
@@ -114,7 +114,7 @@ class FunctionAtPoint:
     def compute_native_derivatives(
         self, order: int, a: DerivativeArguments, wanted: Sequence[int]
     ) -> tuple[Sequence[Any], ...]:
-        """Return native derivatives by group of arguments; raise `Miscounted` if their number is wrong."""
+        """Return native derivatives by group of arguments; raise `DerivativeCountError` if their number is wrong."""
         self.calls += 1
         factors = (a.cotangents, a.directions, a.second_directions, a.cotangent_directions)[: order + order // 3]
         groups = self.framework.compute_derivatives(order, a.inputs, wanted, *factors)

@@ -210,7 +210,7 @@ class Result:
         Parameters
         ----------
         path : str or Path
-            File name, such as ``"report.html"``, or ``"report.json"`` for the format of `report.assemble`.
+            File name, such as ``"report.html"``, or ``"report.json"`` for the format of `report.assemble_report`.
 
         Raises
         ------

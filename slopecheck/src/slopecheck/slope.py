@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Parameters of the range in which truncation dominates; see `assess`.
+# Parameters of the range in which truncation dominates; see `assess_error_slope`.
 FLOOR_STEPS = 4
 ABOVE_FLOOR = 10.0
 DECADES = 2.0

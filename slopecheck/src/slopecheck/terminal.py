@@ -43,7 +43,7 @@ def print_escaped(text: object, err: bool = False) -> None:
 
 
 def make_escaping_console(stderr: bool = False) -> "Console":
-    """Return a console that escapes text by `plain`, and prints whole tables if the output is not a terminal."""
+    """Return a console that escapes unprintable text, and prints whole tables if the output is not a terminal."""
     from rich.console import Console
     from rich.segment import Segment
 

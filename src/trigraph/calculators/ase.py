@@ -89,7 +89,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         self._neighbor_cache = NeighborCache()
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Return what has changed since the last calculation; "settings" means any of `_settings`."""
+        """Return what has changed since the last calculation; "settings" means any of `_list_settings`."""
         changed: list[str] = super().check_state(atoms, tol)
         return changed if self._settings_of_results == self._list_settings() else [*changed, "settings"]
 

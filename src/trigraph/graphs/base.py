@@ -103,7 +103,7 @@ GRAPH_HOOKS: list[Callable[[Any], object]] = []
 
 
 class ImmutableGraph:
-    """Base class of graph objects. ``_set`` sets the attributes once; copying returns the object itself."""
+    """Base class of graph objects. ``_set_attributes_once`` sets the attributes; copying returns the object itself."""
 
     __slots__ = ("__weakref__", "_built", "device", "kind")
 

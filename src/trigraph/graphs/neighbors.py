@@ -43,7 +43,7 @@ def find_neighbor_pairs(
 def find_neighbors_of_molecules(
     positions: np.ndarray, cutoff: Any, of_atom: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the results of `neighbors` for many structures without cells, in one search.
+    """Return the results of `find_neighbor_pairs` for many structures without cells, in one search.
 
     `of_atom` holds the index of each atom's structure. Error messages do not name the structure.
     """

@@ -13,7 +13,7 @@ PROJECTED = 64  # edges per thread block in products with the first weights
 RADIALS = 6  # radial functions per tile of the first weights; DimeNet++ has 6 by default
 # Neighbour search.
 NEIGHBOR_LANES = 8  # threads that search for the neighbours of one atom
-NEIGHBOR_FRAME = 29  # size in float64 numbers of the kernels' `Frame`, which describes the cell of a structure
+NEIGHBOR_FRAME = 29  # size in float64 numbers of the kernels' `CellFrame`, which describes the cell of a structure
 # GemNet-OC.
 MOST_IN_ORDER = 256  # maximum number of triplets of an edge that are summed sequentially; longer sums use a tree
 INTERM = 32  # rows of the matrix P that one warp computes

@@ -22,7 +22,7 @@ class SizeSymbol:
     doc: str  # what the symbol means
     minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
     typical: tuple[int, ...]  # sizes that test cases use; deliberately not powers of two
-    maximum: int | None = None  # largest size, if a definition limits it (`Definition.symbol`)
+    maximum: int | None = None  # largest size, if a definition limits it (`Definition.maxima`)
 
 
 SYMBOLS: dict[str, SizeSymbol] = {

@@ -66,7 +66,7 @@ class GraphKind:
         return None
 
     def find_attributes(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
-        """Return the results of `find` for several names."""
+        """Return the results of `find_attribute` for several names."""
         if self.paths:
             return [self.find_attribute(name, values) for name in names]
         graph, reverse = values["graph"], self._reverse_names

@@ -89,7 +89,7 @@ def convert_to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def _view_tensor_as_cupy(value: torch.Tensor) -> Any:
-    """Return a CuPy view of a tensor. Outside `on_device`, make CuPy's current stream wait for torch's.
+    """Return a CuPy view of a tensor; CuPy's current stream waits for torch's, unless torch's is current.
 
     DLPack is not used: it lacks bfloat16 and, under CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """

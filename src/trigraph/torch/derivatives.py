@@ -271,7 +271,7 @@ class OperatorDerivatives:
 
 
 def register_derivatives() -> None:
-    """Set the `Derivative` of each operator, and register derivatives with torch for compiled programs."""
+    """Set the `OperatorDerivatives` of each operator, and register derivatives with torch for compiled programs."""
     for name, op in OPERATORS_OF_TORCH.items():
         derivative = op.derivative = OperatorDerivatives(op)
 

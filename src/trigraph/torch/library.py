@@ -43,8 +43,8 @@ class TorchOperator:
     """Torch version of an operator of the table: its schema, argument order and kernels.
 
     Within trigraph, an operator is called with a list of arrays in the order of the table, and with `keywords`: graph
-    objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` combines all
-    arguments in one list and replaces graph objects by their tensors and numbers.
+    objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten_arguments` combines
+    all arguments in one list and replaces graph objects by their tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -64,7 +64,9 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_position = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.accepts_wrt else ()))
-        self.derivative: Any = None  # `Derivative`, set by `trigraph.torch.derivatives` once all operators exist
+        self.derivative: Any = (
+            None  # `OperatorDerivatives`, set by `trigraph.torch.derivatives` once all operators exist
+        )
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator; autograd records the call if an array requires a gradient or has a tangent."""
@@ -263,12 +265,12 @@ class TorchOperator:
 
     @lazy
     def dispatcher_kernel(self) -> Callable[..., Any]:
-        """Dispatcher kernel for CPU and CUDA, which calls `compute`; torch's compiler does not trace it."""
+        """Dispatcher kernel for CPU and CUDA, which calls `compute_fields`; torch's compiler does not trace it."""
 
         def compute_for_dispatcher(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # View even graph arrays inside `on_device`: outside, CuPy's stream waits, but CUDA graphs forbid
+                # View even graph arrays on torch's stream: otherwise, CuPy's stream waits, but CUDA graphs forbid
                 # waiting.
                 with use_torch_stream_and_allocator(first, shares=True):
                     fields = self.compute_fields(args).values()
@@ -281,7 +283,7 @@ class TorchOperator:
         return exclude_from_compilation(compute_for_dispatcher)
 
     def compute_fields(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
-        """Check flat arguments, and compute the fields on their device, which `on_device` has made current.
+        """Check flat arguments, and compute the fields on their device, which must be current.
 
         Return the fields by name, including the caller's tensors in `out`. On a CUDA device, torch allocates results,
         because `Tensor.record_stream` protects only torch's own memory from reuse while another stream reads it.

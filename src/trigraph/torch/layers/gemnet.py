@@ -102,7 +102,7 @@ class _PaddingSlots:
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def select_members(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the members of a padded array; this is the inverse of `pad`."""
+        """Return the members of a padded array; this is the inverse of `pad_members`."""
         return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 

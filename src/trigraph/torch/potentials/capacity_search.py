@@ -1,6 +1,6 @@
 """Neighbour search for padded structures. All operations have fixed sizes, so that a CUDA graph can replay them.
 
-The search overwrites the edges of a `Padding`. The edges are bitwise identical to those found on the CPU.
+The search overwrites the edges of `PaddedBuffers`. The edges are bitwise identical to those found on the CPU.
 """
 
 from typing import Any
@@ -95,7 +95,7 @@ def _is_tensor_of_shape(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) 
 
 
 class PaddedNeighborSearch:
-    """Neighbour search for the structures in a `Padding`, valid as long as only positions and cells change.
+    """Neighbour search for the structures in `PaddedBuffers`, valid as long as only positions and cells change.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class PaddedNeighborSearch:
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
     def load_arguments(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
-        """Copy arguments with the same number of atoms, or return False if they must be checked."""
+        """Copy arguments with the same number of atoms, or return False if `prepare_neighbors_and_cells` must check."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:

@@ -152,7 +152,7 @@ class CapturedPotential(PotentialReplacement):
     def _search_and_compute(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
     ) -> EnergyForcesStress | None:
-        """Return the results of a call with the same atoms as the last call, or None if it must be checked."""
+        """Return the results for the same atoms as in the last call, or None if the arguments must be checked."""
         padding, name = self._search_padding, type(self.model).__name__
         check_atoms(name, z, pos, make_empty_model_tensor(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:

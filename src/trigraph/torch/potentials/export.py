@@ -21,18 +21,18 @@ from torch.nn import Module
 from trigraph.arrays import format_value
 from trigraph.fortran.levels import find_torch_operator_language
 from trigraph.torch.graphs import list_graph_constants
-from trigraph.torch.potentials.compiled import (
+from trigraph.torch.potentials.compiled import report_progress
+from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives_and_edge_strains
+from trigraph.torch.potentials.program_inputs import (
     ProgramInputs,
-    copy_model_sharing_parameters,
     get_parameters_and_buffers,
     list_neighbor_graphs,
     list_program_tensors,
     make_example_inputs,
-    report_progress,
     trace_program,
 )
-from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives_and_edge_strains
 from trigraph.torch.potentials.program_key import ProgramKey, find_differences
+from trigraph.torch.potentials.replacement import copy_model_sharing_parameters
 from trigraph.torch.potentials.structures import DST, SRC, Neighbors, find_neighbors, make_empty_model_tensor
 from trigraph.torch.potentials.traced import find_index_nodes, read_size_conditions, rewrite_products, rewrite_sums
 
@@ -69,7 +69,7 @@ class PackageInputs(NamedTuple):
 
 
 def build_exportable_graphs(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but using only operations that torch can export.
+    """Return `shifts` and `graphs` of `ProgramInputs`, using only operations that torch can export.
 
     Argument sizes determine all other sizes. Nothing is cached, so each call sorts again.
     """

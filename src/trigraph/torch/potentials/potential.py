@@ -188,7 +188,7 @@ class Potential(Module):
         return energies[0] if neighbors.batch is None else energies
 
     def sum_outputs_by_structure(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
-        """Return the sum over the atoms of each structure, for arguments checked by `prepare_neighbors_and_cells`."""
+        """Return `forward`, (num_structures, out_channels), for arguments checked by `prepare_neighbors_and_cells`."""
         return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
     @exclude_from_compilation  # torch does not compile functions that compute their own gradients by default

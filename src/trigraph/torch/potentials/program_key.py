@@ -67,7 +67,7 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._make_comparable(place, value)
-        # The attributes below serve only `unchanged`. They keep the model's objects alive, so that no new object can
+        # The attributes below serve only `is_unchanged`. They keep the model's objects alive, so that no new object can
         # get the address of an old one.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]

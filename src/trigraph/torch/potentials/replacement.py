@@ -83,7 +83,7 @@ class PotentialReplacement(Module):
         """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # The methods below call the replacement's own methods, not those of the model.
+    # The methods below call methods of the replacement, such as `compute_hessian_product`, not those of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian

@@ -13,9 +13,9 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, `op` (the argument at _PLACE) is
-# _SUM; in a gradient of rows, the last argument (the requested fields) is _ROWS. The last arguments are `op`,
-# `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
+# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, `op` (the argument at
+# _CHOICE_POSITION) is _SUM; in a gradient of rows, the last argument (the requested fields) is _ROWS. The last
+# arguments are `op`, `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
@@ -39,8 +39,8 @@ _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
 def trace_differentiable_program(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
     """Trace a function that computes its own gradients to a graph of operations that can be differentiated again.
 
-    Autograd detaches the results that it saves, for example the value of a square root. `trace` removes these detach
-    operations, because they would make the next derivative incomplete.
+    Autograd detaches the results that it saves, for example the value of a square root. This function removes these
+    detach operations, because they would make the next derivative incomplete.
     """
     program: Any = make_fx(function, tracing_mode=tracing_mode)(*example)  # type: ignore[arg-type]
     for node in list(program.graph.nodes):
@@ -70,7 +70,7 @@ def prune_requested_fields(program: Any) -> None:
 def read_size_conditions(program: Any) -> str:
     """Return the conditions on sizes that a model evaluated during tracing, such as ``num_atoms > 20``.
 
-    `ShapeEnv.evaluate_guards_expression` evaluates the conditions for the tensors that `list_tensors` returns.
+    `ShapeEnv.evaluate_guards_expression` evaluates the conditions for the tensors that `list_program_tensors` returns.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
@@ -183,7 +183,7 @@ def find_index_nodes(program: Any, state: Mapping[str, Tensor], example: Any) ->
     """Return the program nodes for the destination of each edge and the structure of each atom.
 
     The keys are the nodes for the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is
-    the `trigraph.torch.potentials.compiled.Inputs` with which the program was traced.
+    the `trigraph.torch.potentials.program_inputs.ProgramInputs` with which the program was traced.
     """
     leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
     nodes = itertools.islice(leaves, len(state), None)
