@@ -46,7 +46,7 @@ def _draw_random_edge_graph(sizes: Mapping[str, int], rng: np.random.Generator) 
     j = number - i * (i - 1) // 2
     i %= nodes
     src, dst = np.concatenate([i, j])[:rows], np.concatenate([j, i])[:rows]
-    return {"graph": EdgeGraph.sorted(src, dst, nodes).graph}
+    return {"graph": EdgeGraph.from_unsorted(src, dst, nodes).graph}
 
 
 def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:

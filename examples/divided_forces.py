@@ -50,7 +50,7 @@ def main(repeats, steps, seed):
     owner = owners.bisection(atoms.positions, COMM.size)
     neighbors = nn.DividedNeighbors.divide(graph, offset, COMM, owner)
     own_atoms = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
-    rows = neighbors.into.rows("num_dst_nodes")
+    rows = neighbors.into.get_row_partition("num_dst_nodes")
     z, pos = torch.from_numpy(atoms.numbers)[own_atoms], torch.from_numpy(atoms.positions).float()[own_atoms]
 
     torch.manual_seed(seed)  # gives all ranks the same parameters

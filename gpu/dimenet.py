@@ -163,7 +163,7 @@ class _TripletLauncher:
         names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
         self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.tiles = ceil_divide(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
-        graph, left = call.graph, call.graph.left_out(call.values["exclude"])
+        graph, left = call.graph, call.graph.excluded_in_edges(call.values["exclude"])
         unit, unit_dot = self._compute_directions()
         projected, projected_dot = self._project_radial_basis()
         #: Arguments that all kernels over nodes take: the graph, edge values, second weights and sizes.

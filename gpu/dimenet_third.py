@@ -91,7 +91,7 @@ class _ThirdDerivativeLauncher:
     def sum_over_triplets(self, to_in: bool, **arguments: Any) -> None:
         """Launch the kernel that sums over the in-edges for each out-edge, or the reverse if `to_in`."""
         graph, call = self.graph, self.call
-        left = graph.left_out(call.values["exclude"])
+        left = graph.excluded_in_edges(call.values["exclude"])
         self.kernels.launch(
             "dimenet_third_triplet_sums",
             (self.kernels.dtype, graph.src.dtype, to_in),

@@ -169,7 +169,7 @@ def _make_graphs_and_sizes(
         joined = np.array(case.graph, index).reshape(-1, 2)
         half = rng.standard_normal((count, 3))
         ends, vec = np.concatenate([joined, joined[:, ::-1]]), np.concatenate([half, -half]).astype(case.dtype)
-        graph, order = EdgeGraph.sorted(ends[:, 0].copy(), ends[:, 1].copy(), case.sizes["num_nodes"], vec=vec)
+        graph, order = EdgeGraph.from_unsorted(ends[:, 0].copy(), ends[:, 1].copy(), case.sizes["num_nodes"], vec=vec)
         return {"graph": graph, "vec": vec[order]}, {"num_edges": graph.num_edges}
     if family == "gemnet":  # most edges belong to the first atom, and some input rows are unused
         triplets = rng.permutation(np.repeat(np.arange(count, dtype=index), case.graph))

@@ -161,7 +161,7 @@ def describe_type(value: Any) -> str:
     if type(value).__name__ == "FakeTensor":
         return (
             "a FakeTensor, made by tracing (build the graph before tracing, and pass "
-            "trigraph.torch.GraphTensors.of(graph) to the program)"
+            "trigraph.torch.GraphTensors.from_graph(graph) to the program)"
         )
     batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
     batch_text = "batched by torch.vmap (join the graphs of all entries into one, with nodes of their own)"

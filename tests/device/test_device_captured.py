@@ -84,9 +84,9 @@ def test_edges_found_in_cuda_graph_equal_cpu(target, torch, device_type):
         on_host = [torch.from_numpy(array) for array in drawn]
         given = [t.to(device_type) for t in on_host]
         found = [find_neighbors("test", p, CUTOFF, *others) for p, *others in (on_host, given)]
-        needed, index, paddings = Capacity.of(found[0]), (torch.int32, torch.int64)[seed // 2 % 2], []
+        needed, index, paddings = Capacity.from_neighbors(found[0]), (torch.int32, torch.int64)[seed // 2 % 2], []
         for (pos, of_atom, cells, _), neighbors in zip((on_host, given), found, strict=True):
-            z, padding = torch.ones_like(of_atom), PaddedBuffers(needed.grown(), pos, True, index)
+            z, padding = torch.ones_like(of_atom), PaddedBuffers(needed.grow(), pos, True, index)
             padding.load_structures(z, pos, cells, neighbors, CUTOFF)
             paddings.append(padding)
         (host_padding, padding), (pos, of_atom, cells, flags) = paddings, given

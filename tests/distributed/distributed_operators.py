@@ -207,7 +207,10 @@ def owners_are_balanced_and_halos_minimal():
     part = distributed.partition_pieces(CSC, yield_edge_pieces(COMM, src, dst), COMM, (40, 20))
     read = np.unique(src[distributed.owners.blocks(20, COMM.size)[dst] == rank])
     foreign = distributed.owners.blocks(40, COMM.size)[read] != rank
-    assert part.outputs.halos["num_src_nodes"].received == foreign.sum()
+    assert part.output_layout.halos["num_src_nodes"].num_received_rows == foreign.sum()
+    with pytest.warns(DeprecationWarning, match=r"use (Halo|Partition)\."):
+        old = part.outputs.halos["num_src_nodes"].received, part.rows, part.everything, part.nothing
+    assert old == (foreign.sum(), part.get_row_partition, part.full_layout, part.empty_subgraph)
     rows, mine = np.arange(300.0), np.concatenate([ids for (ids,) in yield_edge_pieces(COMM, np.arange(300))])
     assert part.distribute(rows[mine], mine, "num_edges").tobytes() == part.take(rows, "num_edges").tobytes()
 

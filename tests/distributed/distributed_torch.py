@@ -9,6 +9,7 @@ from pathlib import Path
 
 import distributed_errors as errors
 import numpy as np
+import pytest
 import torch
 from ase import Atom
 from ase.build import fcc111
@@ -54,10 +55,12 @@ def compare_and_digest_dimenet_step(comm):
     neighbors = nn.DividedNeighbors.divide(
         graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
+    with pytest.warns(DeprecationWarning, match="use DividedNeighbors.add_ends"):
+        assert neighbors.of_ends == neighbors.add_ends
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).double()
     own_atoms = torch.tensor(neighbors.into.owned["num_dst_nodes"])
     energy, forces = model.energy_forces(z[own_atoms], pos[own_atoms], neighbors, create_graph=True)
-    rows = neighbors.into.rows("num_dst_nodes")
+    rows = neighbors.into.get_row_partition("num_dst_nodes")
     loss = energy**2 + divided.total(forces.square().sum(1), rows)
     loss.backward()
     parameters = list(model.parameters())
@@ -101,7 +104,7 @@ def example_is_independent_of_ranks():
 
 def differentiates_at_most_twice():
     """First and second derivatives over all ranks work; third derivatives and forward mode raise errors."""
-    rows = errors.SHARED_PARTITION.rows("num_src_nodes")
+    rows = errors.SHARED_PARTITION.get_row_partition("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.OWN_ROWS.copy()).requires_grad_()
     energy = scale * divided.total((x**2).sum(1), rows)
@@ -134,10 +137,10 @@ def differentiates_at_most_twice():
 
 def refuses_wrong_arguments_of_total():
     """Invalid arguments of `total` raise errors on all ranks."""
-    x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.rows("num_src_nodes")
+    x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.get_row_partition("num_src_nodes")
     errors.assert_error_on_all_ranks("total: x is", divided.total, x[1:] if errors.LAST else x, rows)
     errors.assert_error_on_all_ranks(
-        "expected a Partition from Partition.rows", divided.total, x, errors.SHARED_PARTITION
+        "expected the result of get_row_partition", divided.total, x, errors.SHARED_PARTITION
     )
     if MPI.COMM_WORLD.size > 1:
         errors.assert_error_on_all_ranks(

@@ -109,7 +109,7 @@ def test_numpy_fallback_gives_equal_arrays(monkeypatch):
             yield CSC.from_coo(src, dst, n_src, n_dst, np.arange(len(src), dtype=src.dtype) // 2, len(src))
             yield CSC.from_coo(src, dst, n_src, n_dst, None, len(src) + 2)
             yield Segments(dst, n_dst)
-            yield EdgeGraph.sorted(src, dst, max(n_src, n_dst)).graph
+            yield EdgeGraph.from_unsorted(src, dst, max(n_src, n_dst)).graph
             pairs = np.unique(np.stack([src, dst])[:, :FEW_EDGES], axis=1).reshape(2, -1)
             yield EdgeGraph(*pairs, max(n_src, n_dst))
         yield EdgeGraph(*many, 1, cells)

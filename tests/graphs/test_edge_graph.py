@@ -79,7 +79,7 @@ def check_triplets_by_loop(graph, rule, reverse):
     assert sorted(zip(outer.tolist(), inner.tolist(), strict=True)) == expected
     assert bool((outer[1:] >= outer[:-1]).all())
     assert graph.num_triplets(rule) == len(expected)
-    start, stop = graph.left_out(rule)
+    start, stop = graph.excluded_in_edges(rule)
     out = [graph.dst_edge_index[a:b].tolist() for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
     assert all(e in out[f] for e in range(graph.num_edges) for f in out[e]), "leaving out is mutual"
     # Excluded edges form one range of the source's in-edges, which a loop over in-edges can skip.
@@ -131,14 +131,14 @@ def test_random_edge_graphs_equal_loops(case, dtype):
 
 @settings(deadline=None, max_examples=30)
 @given(draw_edges_with_shifts(), st.randoms(use_true_random=False))
-def test_sorted_returns_graph_and_permutation(case, random):
+def test_from_unsorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
     src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # columns are non-contiguous views
     order = np.argsort(src, kind="stable")
     expected = find_reverse_edges_by_loop(src[order], dst[order], shifts[order])
     for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(compute_edge_vectors(src, dst, shifts))}):
-        graph, permutation = EdgeGraph.sorted(src, dst, num_nodes, **given_)
+        graph, permutation = EdgeGraph.from_unsorted(src, dst, num_nodes, **given_)
         np.testing.assert_array_equal(permutation, order)
         check_edge_graph_by_loops(graph, src[order], dst[order], num_nodes, expected)
 
@@ -149,7 +149,8 @@ def test_sorted_returns_graph_and_permutation(case, random):
 def test_edge_graph_accepts_no_edges(dtype, num_nodes, geometry):
     none = np.zeros(0, dtype)
     check_edge_graph_by_loops(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
-    check_edge_graph_by_loops(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
+    graph, _ = EdgeGraph.from_unsorted(none, none, num_nodes, **geometry)
+    check_edge_graph_by_loops(graph, none, none, num_nodes, [])
 
 
 def test_shifts_decide_reverse_edges_before_vec():
@@ -219,7 +220,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
         "agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges (1 and 3, both from node 1 to node 0); "
         "expected an EdgeGraph built with shifts or vec, which identify the reverse of an edge"
     )
-    for call in (graph.require_reverse, lambda operator: graph.left_out("edge", operator)):
+    for call in (graph.require_reverse, lambda operator: graph.excluded_in_edges("edge", operator)):
         assert_raises(ValueError, text, call, "agg_edge_to_edge_fwd")
     for call in (graph.num_triplets, graph.triplets):
         with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
@@ -231,7 +232,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
 
 def test_unknown_exclusion_rule_raises_value_error():
     text = "agg: exclude is 'nodes'; expected 'node', 'edge' or None"
-    assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
+    assert_raises(ValueError, text, make_small_graph().excluded_in_edges, "nodes", "agg")
 
 
 # Invalid geometry of the edges 0 -> 1 and 1 -> 0, or of other edges.
@@ -272,7 +273,7 @@ BAD_GEOMETRY = [
 def test_bad_edge_geometry_is_refused(changes, error, text):
     assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **TWO_EDGES | changes)
     with pytest.raises(error):
-        EdgeGraph.sorted(**TWO_EDGES | changes)
+        EdgeGraph.from_unsorted(**TWO_EDGES | changes)
 
 
 def test_reverse_search_among_many_images_is_fast():

@@ -103,7 +103,7 @@ BAD_VALUES = {
         ({"num_nodes": 2**32}, "num_nodes is 4294967296; expected at most 3037000499"),
         (
             {"src": int_array(1, 0, 2)},
-            "src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
+            "src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.from_unsorted sorts them)",
         ),
     ],
     Segments: [
@@ -153,7 +153,7 @@ def test_huge_counts_raise_value_error(number):
     calls = [
         lambda: Segments(src, number),
         lambda: EdgeGraph(src, dst, number),
-        lambda: EdgeGraph.sorted(src, dst, number),
+        lambda: EdgeGraph.from_unsorted(src, dst, number),
         lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, number),
         lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, num_edges=number),
         lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, edge_ids=src, num_edges=number),
@@ -199,7 +199,7 @@ BEYOND_MEMORY = {
     "CSC: num_dst_nodes of an edge_index": lambda: CSC.from_edge_index(np.stack(ENDS), MANY),
     "CSC: num_dst_nodes of the largest index": lambda: CSC.from_coo(ENDS[0], ENDS[0] * (MANY - 1)),
     "EdgeGraph: num_nodes": lambda: EdgeGraph(*ENDS, MANY),
-    "EdgeGraph: num_nodes of sorted edges": lambda: EdgeGraph.sorted(*ENDS, MANY),
+    "EdgeGraph: num_nodes of sorted edges": lambda: EdgeGraph.from_unsorted(*ENDS, MANY),
     "Segments: num_segments": lambda: Segments(ENDS[0], MANY),
 }
 

@@ -295,7 +295,7 @@ def test_graphs_are_made_and_checked_from_fortran(tmp_path, first):
     src, dst, shifts = np.array([2, 0, 1, 2, 2]), np.array([1, 0, 2, 0, 0]), np.array([[0, 1, 0, 0, 0]] * 3).T
     shifts[3] = 1, 2, 3
     graph = trigraph.CSC.from_coo(src, dst, 3, 3, np.array([4, 3, 2, 1, 0]), 6)
-    edges, permutation = trigraph.EdgeGraph.sorted(src, dst, 3, shifts)
+    edges, permutation = trigraph.EdgeGraph.from_unsorted(src, dst, 3, shifts)
     members = trigraph.Segments(dst, 3)
     expected = [graph.offsets, graph.indices, graph.edge_ids, *graph.prepare(), edges.src, edges.dst]
     expected += [*(getattr(edges, n) for n in EDGE_ARRAYS), permutation + first]

@@ -186,7 +186,7 @@ def test_from_networkx_keeps_parallel_edges_and_isolated_nodes():
 def test_renumbering_permutes_results(dtype, backend):
     src, dst, rows, _ = draw_edges_and_csc(0, 59, 59, 300, 200, dtype)
     graph = CSC.from_coo(src, dst, 60, 60, rows, 200)  # the last node is isolated
-    other, order = graph.renumbered()
+    other, order = graph.renumber_nodes()
     assert order.dtype == other.offsets.dtype == dtype
     assert sorted(order) == list(range(60))
     rng = np.random.default_rng(1)
@@ -205,13 +205,13 @@ def test_renumbering_permutes_results(dtype, backend):
 
 def test_renumbering_makes_path_neighbors_adjacent():
     path = np.random.default_rng(0).permutation(500)
-    graph, _ = CSC.from_coo(path[:-1], path[1:], 500, 500).renumbered()
+    graph, _ = CSC.from_coo(path[:-1], path[1:], 500, 500).renumber_nodes()
     assert np.abs(graph.indices - graph.prepare().destinations).max() == 1
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
 def test_renumbering_accepts_graphs_without_edges(nodes):
-    graph, order = CSC(np.zeros(nodes + 1, int), np.empty(0, int), num_edges=2).renumbered()
+    graph, order = CSC(np.zeros(nodes + 1, int), np.empty(0, int), num_edges=2).renumber_nodes()
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (nodes, nodes, 2)
     assert sorted(order) == list(range(nodes))
 

@@ -1,9 +1,14 @@
-"""Tests that the package uses no private names (with a leading underscore) of other libraries."""
+"""Tests that the package uses no private names (with a leading underscore) of other libraries, and of former names."""
 
 import ast
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import slopecheck
+import trigraph
+from trigraph.table.former_names import FormerName
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
@@ -66,3 +71,26 @@ def test_private_library_names_are_detected(line):
 def test_own_and_special_names_are_not_private():
     text = "import torch\nimport trigraph\ntorch.__version__\ntrigraph._x\nself._x\ntorch.Tensor.__class__"
     assert list_private_names(ast.parse(text)) == []
+
+
+def test_former_names_warn_and_return_present_attributes():
+    """Each former name warns once, of the caller's line; potentials refuse methods that nothing would call."""
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    torch = pytest.importorskip("trigraph.torch")
+    holders = [trigraph.CSC(np.zeros(1, int), np.zeros(0, int)), trigraph.EdgeGraph, torch.GraphTensors]
+    holders += [torch.Capacity(1, 1), torch.nn.Neighbors, torch.nn.Potential, torch.convert(torch.nn.Potential())]
+    for holder in holders:
+        cls = holder if isinstance(holder, type) else type(holder)
+        former_names = [value for value in vars(cls).values() if isinstance(value, FormerName)]
+        assert former_names
+        for old, new in former_names:
+            with pytest.warns(DeprecationWarning, match=f"^{cls.__name__}.{old} .* {cls.__name__}.{new}$") as warned:
+                value = getattr(holder, old)
+            assert [warning.filename for warning in warned] == [__file__]
+            assert value == getattr(holder, new)
+            assert f"{old}` (`{new}`)" in changelog
+    with pytest.raises(TypeError, match="Override: prepare is now called prepare_neighbors_and_cells; expected no"):
+        type("Override", (torch.nn.Potential,), {"prepare": print})
+    result = slopecheck.Result("f")
+    with pytest.warns(DeprecationWarning, match="use Result.run_checks"):
+        assert result.fill == result.run_checks

@@ -43,7 +43,7 @@ def test_search_fills_padding_like_the_host():
         pos, of_atom, cells, flags = map(torch.from_numpy, draw_structure_batch(seed, np.float32))
         pos, cells, z = pos.to(dtype), cells.to(dtype), torch.ones(len(pos), dtype=torch.int64)
         neighbors = model.neighbors(pos, of_atom, cells, flags)
-        needed = Capacity.of(neighbors)
+        needed = Capacity.from_neighbors(neighbors)
         extra = (seed % 3) * 77
         capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
         padding = PaddedBuffers(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
@@ -200,7 +200,7 @@ def test_device_search_never_synchronizes(monkeypatch, tmp_path):
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
     graph_stand_in.install_cuda_graphs(monkeypatch)
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
-    padding = PaddedBuffers(Capacity.of(neighbors).grown(), pos, True, torch.int32)
+    padding = PaddedBuffers(Capacity.from_neighbors(neighbors).grow(), pos, True, torch.int32)
     padding.load_structures(z, pos, cell[None], neighbors, model.cutoff)
     expected = [t.clone() for t in padding.edges.values()]
     search = PaddedNeighborSearch(padding, model.cutoff, None)

@@ -333,7 +333,7 @@ LEFT += [(name, path, partial(replace_parameter_by_zeros, *change), reason) for 
 
 
 @pytest.mark.parametrize(("name", "path", "change", "reason"), LEFT)
-def test_changed_layers_stay_unconverted(name, path, change, reason):
+def test_changed_layers_stay_skipped(name, path, change, reason):
     """A layer that is not as its constructor makes it is left unchanged; the other layers are converted."""
     model = make_block(name)
     x, lists = draw_molecule(model)
@@ -342,8 +342,8 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
     change(layer)
     kind = type(layer)
     conversion = convert(model)
-    assert [left.path for left in conversion.left] == [path]
-    assert re.search(reason, conversion.left[0].note), conversion.left[0].note
+    assert [left.path for left in conversion.skipped] == [path]
+    assert re.search(reason, conversion.skipped[0].note), conversion.skipped[0].note
     assert type(layer) is kind
     assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
     if change is wrap_forward:
@@ -354,7 +354,7 @@ def test_changed_layers_stay_unconverted(name, path, change, reason):
 def test_hooks_of_called_sublayers_allow_conversion():
     model = make_block("fairchem")
     model.get_submodule(ATOMS).up_projection.register_forward_hook(lambda module, args, out: None)
-    assert convert(model).left == []
+    assert convert(model).skipped == []
 
 
 def test_older_layers_are_converted_if_their_forward_is_known():
@@ -367,5 +367,5 @@ def test_older_layers_are_converted_if_their_forward_is_known():
         packages = [*gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
         (module,) = load_modules(gemnet.FAIRCHEM.find_root(), packages, [f"{packages[-1]}.efficient"])
         conversion = convert(module.EfficientInteractionBilinear(8, 4, 9))
-        (layer,) = conversion.replaced if folder == "gemnet" else conversion.left
+        (layer,) = conversion.replaced if folder == "gemnet" else conversion.skipped
         assert layer.note.startswith(note)

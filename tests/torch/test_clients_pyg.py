@@ -169,6 +169,7 @@ def test_explainers_and_hooks_use_pyg_message_passing():
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.* is deprecated; use:DeprecationWarning")  # trace reads every attribute
 def test_script_and_trace_are_refused():
     """torch.jit.script and trace raise errors: a trace would always use the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)
@@ -256,9 +257,9 @@ def test_convert_and_revert_keep_the_model(original_dimenet):
     theirs.register_forward_hook(lambda *args: seen.append(args[0]))
     theirs.emb.eval()
     conversion = convert(theirs)
-    assert conversion.left == []
+    assert conversion.skipped == []
     assert "trigraph.torch.potentials.dimenet.DimeNetPlusPlus" in str(conversion)
-    assert convert(theirs).replaced == convert(theirs).left == []
+    assert convert(theirs).replaced == convert(theirs).skipped == []
     theirs(z, pos, batch).sum().backward()
     optimizer.step()
     assert seen == [theirs]
@@ -349,7 +350,7 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
             change(conv)
         expected = layer(x, LOOP_EDGES)
         if conversion is None:
-            (left,) = convert(other).left
+            (left,) = convert(other).skipped
             assert words in left.note
             assert type(other) is pyg.GATConv
         layers_close(other(x, LOOP_EDGES), expected, 64 * 2**-24)  # the tolerance of `assert_close` for float32
@@ -363,7 +364,7 @@ def test_layers_with_ordinary_changes_are_converted():
     theirs.lin, theirs.name, theirs.dropout = torch.nn.Linear(4, 4, bias=False), "first", 0.0
     converted = copy.deepcopy(theirs)
     converted.register_forward_hook(lambda *args: seen.append(args))
-    assert convert(converted).left == []
+    assert convert(converted).skipped == []
     x = torch.randn(4, 4)
     assert_close(converted(x, LOOP_EDGES, features), theirs(x, LOOP_EDGES, features))
     assert len(seen) == 1
@@ -407,15 +408,15 @@ def test_converted_dimenet_can_be_pickled(original_dimenet, tmp_path):
         (lambda m: delattr(m, "sbf"), "it is not as its constructor makes it: "),
     ],
 )
-def test_dimenets_of_unknown_state_stay_unconverted(original_dimenet, change, words):
+def test_dimenets_of_unknown_state_stay_skipped(original_dimenet, change, words):
     model = copy.deepcopy(original_dimenet)
     change(model)
-    (left,) = convert(model).left
+    (left,) = convert(model).skipped
     assert words in left.note
     assert type(model) is peer.DimeNetPlusPlus
 
 
-def test_convert_names_unconverted_layers():
+def test_convert_names_skipped_layers():
     """The report names the layers that are left unchanged: unsupported options and derived classes."""
 
     class GATConvWithDoubledMessage(pyg.GATConv):
@@ -431,10 +432,10 @@ def test_convert_names_unconverted_layers():
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), *left, torch.nn.Linear(4, 2)])
     conversion = convert(model)
     assert [layer.path for layer in conversion.replaced] == ["0"]
-    assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
-    assert convert(model).left == conversion.left  # converted layers are not reported as derived
+    assert [layer.path for layer in conversion.skipped] == ["1", "2", "3", "4"]
+    assert convert(model).skipped == conversion.skipped  # converted layers are not reported as derived
     words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
-    for layer, word in zip(conversion.left, words, strict=True):
+    for layer, word in zip(conversion.skipped, words, strict=True):
         assert word in layer.note
         assert word in str(conversion)
     assert [type(m) for m in model[1:5]] == [type(m) for m in left]

@@ -101,7 +101,7 @@ def test_padded_graphs_equal_constructed_graphs():
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
         model = make_potential()
         model.cutoff = cutoff
-        needed = Capacity.of(model.neighbors(pos, cell=cell))
+        needed = Capacity.from_neighbors(model.neighbors(pos, cell=cell))
         assert (needed.degree > MAX_GHOST_DEGREE) == (cutoff > 9)
         padding = make_filled_padding(
             model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None]
@@ -123,9 +123,9 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     """Results are bitwise identical for all capacities, and whether alone or in a batch; ghost atoms cause no NaN."""
     model = make_potential(dtype, hidden_channels=64, out_emb_channels=128)
     z, pos, cell = make_crystal_tensors(dtype)
-    needed = Capacity.of(model.neighbors(pos, cell=cell))
+    needed = Capacity.from_neighbors(model.neighbors(pos, cell=cell))
     results = []
-    for capacity in (needed, needed._replace(structures=4), needed.grown(), Capacity(200, 1500), Capacity(9, 4001, 2)):
+    for capacity in (needed, needed._replace(structures=4), needed.grow(), Capacity(200, 1500), Capacity(9, 4001, 2)):
         captured = compile_potential(model, capture=True, capacity=capacity)
         results.append(captured.energy_forces_stress(z, pos, cell=cell))
         assert captured.capacities == [capacity]
@@ -138,11 +138,12 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
-        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # the second one has the fewest ghost atoms
+        fewest_ghosts = Capacity.from_neighbors(model.neighbors(pos[of]))
+        for capacity in (None, fewest_ghosts):
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
-    padding = make_filled_padding(model, needed.grown(), *make_molecule_tensors("H2O", dtype=dtype)[:2])
+    padding = make_filled_padding(model, needed.grow(), *make_molecule_tensors("H2O", dtype=dtype)[:2])
     structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
     product = structures.hessian_vector_product(torch.ones_like(padding.pos))
     gradients = torch.autograd.grad(product.square().sum(), list(model.parameters()), materialize_grads=True)

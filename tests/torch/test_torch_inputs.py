@@ -249,7 +249,7 @@ def test_graphs_are_built_from_tensors(index):
         assert isinstance(a, torch.Tensor)
         np.testing.assert_array_equal(a.numpy(), b)
     ends = torch.tensor([[2, 0, 1, 0], [0, 2, 0, 1]], dtype=index)
-    ordered = EdgeGraph.sorted(*ends, 3, vec=torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))
+    ordered = EdgeGraph.from_unsorted(*ends, 3, vec=torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))
     assert isinstance(ordered.permutation, torch.Tensor)
     assert ends[0][ordered.permutation.long()].tolist() == ordered.graph.src.tolist()
 
@@ -332,7 +332,7 @@ GRAPHS = {
 def test_graphs_survive_checkpoints_pickles_and_copies(name, tmp_path):
     """Graphs survive checkpoints with safe loading, pickles and copies."""
     graph = GRAPHS[name]()
-    values = (graph, tt.GraphTensors.of(graph))
+    values = (graph, tt.GraphTensors.from_graph(graph))
     torch.save(values, tmp_path / "checkpoint.pt")
     again = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     for value in (*again, *pickle.loads(pickle.dumps(values)), *copy.deepcopy(values)):
@@ -340,7 +340,7 @@ def test_graphs_survive_checkpoints_pickles_and_copies(name, tmp_path):
         loaded_graph = value.graph() if isinstance(value, tt.GraphTensors) else value
         if loaded_graph is value:
             assert repr(loaded_graph) == repr(graph)
-        made, expected = tt.GraphTensors.of(loaded_graph), tt.GraphTensors.of(graph)
+        made, expected = tt.GraphTensors.from_graph(loaded_graph), tt.GraphTensors.from_graph(graph)
         assert made.numbers == expected.numbers
         for a, b in zip(made.tensors, expected.tensors, strict=True):
             assert (a is None) == (b is None)
@@ -354,7 +354,7 @@ def test_graphs_survive_checkpoints_pickles_and_copies(name, tmp_path):
 @pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])
 def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
     """Loading a graph with indices out of range raises an error, since kernels would read out of bounds."""
-    apart = tt.GraphTensors.of(GRAPHS[name]())
+    apart = tt.GraphTensors.from_graph(GRAPHS[name]())
     apart.tensors[place] = apart.tensors[place] + 1000
     torch.save(apart, tmp_path / "apart.pt")
     with (
@@ -379,7 +379,7 @@ def test_forged_checkpoints_are_refused(tmp_path):
     out_of_range = r"^CSC: indices\[0\] is 1000; expected 0 <= indices < num_src_nodes = 3"
     make, (name, arguments) = GRAPHS["CSC"]().__reduce_ex__(torch.serialization.DEFAULT_PROTOCOL)
     impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])
-    apart = vars(tt.GraphTensors.of(GRAPHS["CSC"]()))
+    apart = vars(tt.GraphTensors.from_graph(GRAPHS["CSC"]()))
     for value, kind, text in (
         (ForgedPickle(make, impossible), ValueError, out_of_range),
         (ForgedPickle(make, ("eval", ())), ValueError, "^rebuilt: type_name is 'eval'; expected one of CSC"),

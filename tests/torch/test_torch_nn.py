@@ -149,7 +149,7 @@ def test_linear_layers_can_be_replaced(make, wrap):
 
 
 def convert_layer(layer):
-    assert convert(layer).left == []
+    assert convert(layer).skipped == []
     return layer
 
 
@@ -226,7 +226,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     def draw_layer_arguments(nodes, number):
         graph = CSC.from_coo(rng.integers(nodes, size=number), rng.integers(nodes, size=number), nodes, nodes)
         x, features = (torch.tensor(rng.standard_normal(shape)) for shape in ((nodes, 3), (number, *attr.shape[1:])))
-        return x, GraphTensors.of(graph), features
+        return x, GraphTensors.from_graph(graph), features
 
     example, auto = draw_layer_arguments(NODES, EDGES), torch.export.Dim.AUTO
     dynamic = ({0: auto}, example[1].dynamic_shapes, {0: auto})
@@ -236,7 +236,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
         assert torch.equal(program(*inputs), layer(*inputs))
         assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
-        with pytest.raises(TypeError, match=r"FakeTensor, .* pass trigraph\.torch\.GraphTensors\.of\(graph"):
+        with pytest.raises(TypeError, match=r"FakeTensor, .* pass trigraph\.torch\.GraphTensors\.from_graph\(graph"):
             torch.export.export(layer, (example[0], make_edges(), attr.detach()))
 
 

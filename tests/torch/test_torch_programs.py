@@ -88,7 +88,7 @@ def test_compiled_model_refuses_graph_without_tensors():
 def test_a_graph_that_changes_before_the_backward_is_noticed():
     """Changing a graph's tensors before the backward pass raises torch's error about in-place changes."""
     graph = make_attention_graph()
-    apart, indices = tt.GraphTensors.of(graph), graph.indices.copy()
+    apart, indices = tt.GraphTensors.from_graph(graph), graph.indices.copy()
     result = compute_attention_loss(*draw_attention_inputs(), apart)
     apart.tensors[1].zero_()
     assert np.array_equal(graph.indices, indices)  # GraphTensors holds copies
@@ -130,11 +130,11 @@ def test_third_derivatives_traced_for_graphs_of_any_size():
         return [torch.from_numpy(rng.uniform(0.5, 1, s)).requires_grad_() for s in shapes], graph
 
     tensors, graph = draw_triplet_sum_arguments(1, 2)
-    program = make_fx(differentiate_three_times, tracing_mode="symbolic")(*tensors, tt.GraphTensors.of(graph))
+    program = make_fx(differentiate_three_times, tracing_mode="symbolic")(*tensors, tt.GraphTensors.from_graph(graph))
     for edges in ((1, 1), (1, 3), (6, 1)):
         tensors, graph = draw_triplet_sum_arguments(*edges)
         assert torch.allclose(
-            program(*tensors, tt.GraphTensors.of(graph)), differentiate_three_times(*tensors, graph), rtol=1e-9
+            program(*tensors, tt.GraphTensors.from_graph(graph)), differentiate_three_times(*tensors, graph), rtol=1e-9
         )
 
 
@@ -146,7 +146,7 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
     expected = compute_energy_and_forces(*arguments)
     (wanted,) = torch.autograd.grad(expected[1].square().sum(), arguments[1])
     positions, weights, graph, *rest = arguments
-    arguments = positions, weights, tt.GraphTensors.of(graph), *rest
+    arguments = positions, weights, tt.GraphTensors.from_graph(graph), *rest
     traced = make_fx(compute_energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
     library = "trigraph_cpu" if find_torch_operator_language()[0] == "C++" else "trigraph"
@@ -300,7 +300,9 @@ EXPORTED = {
 @compiled_whole
 @pytest.mark.parametrize(("function", "arguments"), EXPORTED.values(), ids=EXPORTED)
 def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
-    arguments = tuple(tt.GraphTensors.of(a) if isinstance(a, (CSC, EdgeGraph, Segments)) else a for a in arguments())
+    arguments = tuple(
+        tt.GraphTensors.from_graph(a) if isinstance(a, (CSC, EdgeGraph, Segments)) else a for a in arguments()
+    )
     program = torch.export.export(_FunctionModule(function), arguments)
     assert program.module()(*arguments).item() == function(*arguments).item()
     torch.export.save(program, tmp_path / "program.pt2")
@@ -309,7 +311,7 @@ def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
 
 
 def test_a_graph_of_tensors_is_refused_beside_arrays():
-    graph = tt.GraphTensors.of(make_attention_graph()).graph()
+    graph = tt.GraphTensors.from_graph(make_attention_graph()).graph()
     assert graph.kind == "torch"
     with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; backend 'fortran' takes numpy\.ndarray"):
         trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, graph)

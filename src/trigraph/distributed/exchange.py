@@ -13,6 +13,7 @@ from trigraph.arrays import get_array_module, name_library, wait_until_written
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
+from trigraph.table.former_names import keep_former_names
 
 
 def exchange_integer_arrays(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -72,6 +73,7 @@ def compute_digest(value: Any) -> str:
     return hashlib.blake2b(contents, digest_size=16).hexdigest()
 
 
+@keep_former_names(received="num_received_rows")
 class Halo:
     """Plan for the exchange of rows between ranks, which all arrays with the same rows can use.
 
@@ -102,7 +104,7 @@ class Halo:
         self._going = {r: np.searchsorted(own, ids[:, 0]) for r, ids in enumerate(asked) if ids.size}
 
     @property
-    def received(self) -> int:
+    def num_received_rows(self) -> int:
         """Number of rows that come from other ranks."""
         return sum(at.size for at in self._coming.values())
 

@@ -85,7 +85,7 @@ class _DividedCall:
         if rows:
             shared = self.op.order and any(symbol in self.partition.kind.shared_symbols for symbol in rows.values())
             fields |= self._compute_divided_fields(
-                self.partition.full_layout if shared else self.partition.outputs, list(rows)
+                self.partition.full_layout if shared else self.partition.output_layout, list(rows)
             )
         if sums:
             fields |= self._compute_summed_fields(sums)
@@ -182,7 +182,7 @@ def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None)
         name = graphs[0] if graphs else "partition"
         raise TypeError(f"{op.name}: {name} is a {type(partition).__name__}; expected a trigraph.distributed.Partition")
     if not graphs and not isinstance(partition.kind, GraphlessFormat):
-        partition = partition.rows()
+        partition = partition.get_row_partition()
     if not isinstance(partition.kind, PARTITION_CLASSES[op.graph_kind.type_name] if op.graph_kind else GraphlessFormat):
         raise TypeError(f"{op.name}: the partition is for another kind of graph ({type(partition.kind).__name__})")
     return partition

@@ -14,6 +14,7 @@ from trigraph.distributed.partition import Partition
 from trigraph.distributed.torch import FUNCTIONS, linear, rowwise, total
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch import nn
 
 __all__ = ["DimeNetPlusPlus", "DividedNeighbors"]
@@ -23,6 +24,7 @@ _agg_edge_to_edge, _radial_basis, _sum = (
 )
 
 
+@keep_former_names(of_ends="add_ends")
 class DividedNeighbors(NamedTuple):
     """Neighbours of the atoms of a structure that is divided among ranks.
 
@@ -69,7 +71,7 @@ class DividedNeighbors(NamedTuple):
             torch.from_numpy(edges.take(offset, "num_edges")),
         )
 
-    def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
+    def add_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return, for each edge, the source's row of `at_source` plus the destination's row of `at_destination`."""
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
@@ -95,8 +97,8 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         -------
         Tensor, shape (out_channels,)
         """
-        edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
-        vec = neighbors.of_ends(pos, -pos) + neighbors.offset.to(pos.dtype)
+        edges, atoms = neighbors.edges.get_row_partition(), neighbors.into.get_row_partition("num_dst_nodes")
+        vec = neighbors.add_ends(pos, -pos) + neighbors.offset.to(pos.dtype)
         x, y, z_part = vec.unbind(1)
         dist = (x * x + y * y + z_part * z_part).sqrt()
         basis = self.rbf
@@ -140,11 +142,12 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
 
     def _embed_edges(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the embedding of each edge from its length and the elements of its two atoms."""
-        emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        emb, edges = self.emb, neighbors.edges.get_row_partition()
+        atoms = neighbors.into.get_row_partition("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
         elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the table's gradient is then a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
-        ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
+        ends = neighbors.add_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
         by_length = self._activate(_apply_dense(emb.lin_rbf, rbf, edges))
         return self._activate(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
 
@@ -152,7 +155,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition
     ) -> Tensor:
         """Return the new embedding of each edge, like `trigraph.torch.nn.InteractionBlock`."""
-        act, edges = self._activate, graph.rows()
+        act, edges = self._activate, graph.get_row_partition()
         x_ji = act(_apply_dense(block.lin_ji, x, edges))
         by_length = linear(rbf, block.lin_rbf2.weight @ block.lin_rbf1.weight, None, edges)
         x_kj = act(_apply_dense(block.lin_down, act(_apply_dense(block.lin_kj, x, edges)) * by_length, edges))
@@ -171,7 +174,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
     def _compute_atom_outputs(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the contribution of the edge embeddings to their destination atoms."""
         block: Any = self.output_blocks[number]
-        edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        edges, atoms = neighbors.edges.get_row_partition(), neighbors.into.get_row_partition("num_dst_nodes")
         of_atoms = _apply_dense(block.lin_up, neighbors.into_atoms(_apply_dense(block.lin_rbf, rbf, edges) * x), atoms)
         for lin in block.lins:
             of_atoms = self._activate(_apply_dense(lin, of_atoms, atoms))

@@ -19,6 +19,7 @@ from trigraph.distributed.block_tables import (
 )
 from trigraph.distributed.exchange import Halo, exchange_integer_arrays, require_agreement, send_and_receive_rows
 from trigraph.graphs import to_device
+from trigraph.table.former_names import keep_former_names
 from trigraph.table.lazy import lazy
 
 
@@ -63,9 +64,12 @@ class SubgraphChunks(NamedTuple):
     number: int
 
 
+@keep_former_names(
+    rows="get_row_partition", outputs="output_layout", everything="full_layout", nothing="empty_subgraph"
+)
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Graph divided among the ranks of a communicator, made by `partition`, `partition_pieces` or `rows`.
+    """Graph divided among the ranks of a communicator, made by `partition`, `partition_pieces` or `get_row_partition`.
 
     Attributes
     ----------
@@ -181,7 +185,7 @@ class Partition:
         order = np.argsort(ids)
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
-    def rows(self, symbol: str = "num_edges") -> "Partition":
+    def get_row_partition(self, symbol: str = "num_edges") -> "Partition":
         """Return a partition of the rows of `symbol` for operators without a graph, which call these rows edges.
 
         Parameters
@@ -210,7 +214,7 @@ class Partition:
     # ---- work --------------------------------------------------------------------------------------------------------
 
     @lazy
-    def outputs(self) -> SubgraphLayout:
+    def output_layout(self) -> SubgraphLayout:
         """Layout for results that depend only on this rank's blocks: outputs and entities that no other block reads."""
         return self._build_layout(self.owned[self.kind.block], self.table)
 

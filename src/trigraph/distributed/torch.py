@@ -141,7 +141,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
     weight : Tensor, shape (outputs, inputs)
     bias : Tensor, shape (outputs,), or None
     rows : Partition
-        Partition of the rows of `x`, from `Partition.rows`.
+        Partition of the rows of `x`, from `Partition.get_row_partition`.
 
     Returns
     -------
@@ -196,10 +196,10 @@ class _RepeatForRows(_ReverseModeFunction):
 
 def _sum_rows_of_ranks(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
-        raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition from Partition.rows")
+        raise TypeError(f"total: rows is a {type(rows).__name__}; expected the result of get_row_partition")
     with require_agreement(rows.comm, ("total", "total"), rows.name) as facts:
         if not isinstance(rows.kind, GraphlessFormat):
-            raise TypeError("total: rows is a Partition of a graph; expected a Partition from Partition.rows")
+            raise TypeError("total: rows is a Partition of a graph; expected the result of get_row_partition")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
@@ -225,7 +225,7 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     ----------
     x : Tensor, shape (number of rows, ...)
     rows : Partition
-        Partition of the rows of `x`, from `Partition.rows`.
+        Partition of the rows of `x`, from `Partition.get_row_partition`.
     """
     return _SumOverRanks.apply(x, rows)  # type: ignore[no-untyped-call]
 

@@ -29,6 +29,7 @@ from trigraph.graphs.counting import (
     sort_edges_by_destination,
     sort_positions_by_key,
 )
+from trigraph.table.former_names import keep_former_names
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
@@ -85,6 +86,7 @@ def _check_and_count_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: s
     return edge_ids, rows
 
 
+@keep_former_names(renumbered="renumber_nodes")
 class CSC(ImmutableGraph):
     """Directed bipartite graph whose in-edges are stored by destination (compressed sparse columns).
 
@@ -257,7 +259,7 @@ class CSC(ImmutableGraph):
         return reverse
 
     @on_argument_device
-    def renumbered(self) -> "tuple[CSC, Any]":
+    def renumber_nodes(self) -> "tuple[CSC, Any]":
         """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
         Operators gather the rows of neighbours, which is faster if the rows are close together in memory. Renumbering

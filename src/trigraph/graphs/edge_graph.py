@@ -27,6 +27,7 @@ from trigraph.graphs.base import ImmutableGraph, on_argument_device
 from trigraph.graphs.counting import call_library_function, counts_fit_c_int, sort_positions_by_key
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, find_neighbor_pairs
 from trigraph.graphs.reverse import find_reverse_positions
+from trigraph.table.former_names import keep_former_names
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 # The pair number source * num_nodes + destination must fit into int64.
@@ -71,6 +72,7 @@ class NeighborEdges(NamedTuple):
     shifts: Any
 
 
+@keep_former_names(sorted="from_unsorted", left_out="excluded_in_edges")
 class EdgeGraph(ImmutableGraph):
     """Directed edges sorted by source, with their order by destination and the edges left out by exclusion rules.
 
@@ -79,7 +81,8 @@ class EdgeGraph(ImmutableGraph):
     Parameters
     ----------
     src, dst : arrays of int32 or int64, shape (num_edges,)
-        Source and destination of each edge; `src` must not decrease (see `sorted`). Parallel edges are periodic images.
+        Source and destination of each edge; `src` must not decrease (see `from_unsorted`). Parallel edges are periodic
+        images.
     num_nodes : int
     shifts : array of int32 or int64, shape (num_edges, 3), optional
         Cells crossed by each edge: ASE's S with i = dst and j = src. The reverse of (j, i, S) is (i, j, -S).
@@ -198,7 +201,7 @@ class EdgeGraph(ImmutableGraph):
 
     @classmethod
     @on_argument_device
-    def sorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
+    def from_unsorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
         """Build a graph from edges in any order.
 
         Parameters
@@ -281,7 +284,7 @@ class EdgeGraph(ImmutableGraph):
             raise TypeError(f"EdgeGraph: atoms is a {type(atoms).__name__}; expected an ase.Atoms")
         return cls.from_positions(atoms.positions, cutoff, np.asarray(atoms.cell), atoms.pbc)
 
-    def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> ExcludedInEdges:
+    def excluded_in_edges(self, exclude: str | None, operator: str = "EdgeGraph") -> ExcludedInEdges:
         """Return, for each edge, the in-edges of its source that its sum leaves out.
 
         Parameters
@@ -334,7 +337,7 @@ class EdgeGraph(ImmutableGraph):
     @on_argument_device
     def num_triplets(self, exclude: str | None = "node") -> int:
         """Return the number of terms in the sums of all edges."""
-        start, stop = self.left_out(exclude)
+        start, stop = self.excluded_in_edges(exclude)
         in_degree = self.dst_offsets[1:] - self.dst_offsets[:-1]
         return int(in_degree[self.src].sum()) - int((stop - start).sum())
 
@@ -352,7 +355,7 @@ class EdgeGraph(ImmutableGraph):
             Arrays of the graph's dtype, shape (num_triplets,).
         """
         xp, dtype = get_array_module(self.src), self.src.dtype
-        start, stop = self.left_out(exclude)
+        start, stop = self.excluded_in_edges(exclude)
         first = self.dst_offsets[self.src]
         terms = self.dst_offsets[self.src + 1] - first - (stop - start)
         ends = xp.cumsum(terms, dtype=np.int64)
@@ -421,7 +424,7 @@ def _check_sorted_by_source(src: Any) -> None:
         at = int(get_array_module(src).argmax(decreases))
         raise ValueError(
             f"EdgeGraph: src[{at + 1}] is {int(src[at + 1])}, below src[{at}] = {int(src[at])}; "
-            "expected edges sorted by source (EdgeGraph.sorted sorts them)"
+            "expected edges sorted by source (EdgeGraph.from_unsorted sorts them)"
         )
 
 

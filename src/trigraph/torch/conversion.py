@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module, Parameter, ParameterDict
 from torch.nn.parameter import UninitializedParameter
 
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch import nn
 from trigraph.torch.layers.activations import SiLU, silu
 from trigraph.torch.layers.arguments import BOUNDS, has_hooks
@@ -35,6 +36,7 @@ class ExaminedLayer(NamedTuple):
     note: str
 
 
+@keep_former_names(left="skipped")
 @dataclass
 class Conversion:
     """Result of `convert`, which prints as a table.
@@ -43,12 +45,16 @@ class Conversion:
     ----------
     replaced : list of ExaminedLayer
         Layers that now use trigraph's operators.
+<<<<<<< HEAD
     left : list of ExaminedLayer
+=======
+    skipped : list of ExaminedLayer
+>>>>>>> fd01c9883139ce418cd49a587b93b54ba42d5743
         Supported layers that were not converted; `note` states why.
     """
 
     replaced: list[ExaminedLayer] = field(default_factory=list)
-    left: list[ExaminedLayer] = field(default_factory=list)
+    skipped: list[ExaminedLayer] = field(default_factory=list)
     _undo: list[tuple[Module, type[Module], Callable[[], None]]] = field(default_factory=list, repr=False)
 
     def revert(self) -> None:
@@ -70,7 +76,7 @@ class Conversion:
 
     def __str__(self) -> str:
         rows = [("layer", "original", "new class, or why not converted")]
-        rows += [(layer.path or "(the model)", layer.original, layer.note) for layer in self.replaced + self.left]
+        rows += [(layer.path or "(the model)", layer.original, layer.note) for layer in self.replaced + self.skipped]
         first, second = (max(len(row[k]) for row in rows) for k in range(2))
         return "\n".join(f"{path:{first}}  {original:{second}}  {note}" for path, original, note in rows)
 
@@ -341,7 +347,7 @@ def convert(model: Module) -> Conversion:
     Returns
     -------
     Conversion
-        Lists of converted and unconverted layers. `revert` undoes the conversion.
+        Lists of converted and skipped layers. `revert` undoes the conversion.
 
     Raises
     ------
@@ -373,10 +379,10 @@ def convert(model: Module) -> Conversion:
                 raise _UnsupportedLayer(reason)
             changes = list_changes(layer)
         except _UnsupportedLayer as unfit:
-            conversion.left.append(ExaminedLayer(path, original, str(unfit)))
+            conversion.skipped.append(ExaminedLayer(path, original, str(unfit)))
             continue
         except AttributeError as error:
-            conversion.left.append(ExaminedLayer(path, original, f"it is not as its constructor makes it: {error}"))
+            conversion.skipped.append(ExaminedLayer(path, original, f"it is not as its constructor makes it: {error}"))
             continue
         conversion._undo += [_replace_class(*change) for change in changes]
         conversion.replaced.append(ExaminedLayer(path, original, _name_class(changes[0][1])))

@@ -24,6 +24,7 @@ from trigraph.graphs import CSC, GRAPH_HOOKS, GRAPH_TYPES, LongRows, ReverseCSC,
 from trigraph.graphs.edge_graph import EdgeGraph, build_with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch.arrays import (
     BorrowedMemory,
     call_in_new_thread,
@@ -233,6 +234,7 @@ def assemble_graph_sharing_memory(
     return graph
 
 
+@keep_former_names(of="from_graph")
 @dataclass
 class GraphTensors:
     """Graph in the form of tensors and numbers, which `torch.export` and `make_fx` accept as an argument.
@@ -248,10 +250,10 @@ class GraphTensors:
 
     Notes
     -----
-    Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object that
-    works with `trigraph.torch` only. The graph is not checked, even if its tensors were modified. A program exported
-    with :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, accepts graphs of any size with the same
-    `list_graph_numbers`.
+    Construct instances with :meth:`from_graph`. In an exported or traced program, :meth:`graph` returns a graph object
+    that works with `trigraph.torch` only. The graph is not checked, even if its tensors were modified. A program
+    exported with :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, accepts graphs of any size with
+    the same `list_graph_numbers`.
     """
 
     type_name: str
@@ -259,7 +261,7 @@ class GraphTensors:
     numbers: list[int]
 
     @classmethod
-    def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
+    def from_graph(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
         """Return a `GraphTensors` with copies of the graph's tensors, including reverse arrays, and its numbers.
 
         Raises
@@ -269,7 +271,7 @@ class GraphTensors:
         """
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
-            raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
+            raise TypeError(f"GraphTensors.from_graph: graph is a {type(graph).__name__}; expected one of {expected}")
         # Copy the tensors: the caller may modify a `GraphTensors`, but must not modify a checked graph.
         copies = [None if t is None else t.detach().clone() for t in list_graph_tensors(graph, True)]
         return cls(type(graph).__name__, copies, list(list_graph_constants(graph)))
@@ -304,7 +306,7 @@ def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
     """Rebuild a `GraphTensors` from a checkpoint, with copies of the tensors of the checked graph."""
-    return GraphTensors.of(rebuilt(type_name, arguments))
+    return GraphTensors.from_graph(rebuilt(type_name, arguments))
 
 
 CONSTRUCTORS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": build_with_reverse, "Segments": Segments}
@@ -365,7 +367,7 @@ def replace_code_object(function: Callable[P, R]) -> Callable[P, R]:
 def _exclude_constructors_from_compilation(cls: type) -> None:
     """Exclude graph-building methods, which use NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
-        if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
+        if name in ("__init__", "renumber_nodes", "triplets") or name.startswith("from_"):
             is_classmethod = isinstance(method, classmethod)
             outside = exclude_from_compilation(method.__func__ if is_classmethod else method)
             setattr(cls, name, classmethod(outside) if is_classmethod else outside)

@@ -323,7 +323,7 @@ class CapturedPotential(PotentialReplacement):
         pos, cells, neighbors = given.pos, given.cells, given.neighbors
         rest = pos.dtype, pos.device, neighbors.src.dtype, cells is not None
         existing = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
-        key = (choose_capacity(Capacity.of(neighbors), self.given, existing), *rest)
+        key = (choose_capacity(Capacity.from_neighbors(neighbors), self.given, existing), *rest)
         padding = self._paddings.pop(key, None)
         if padding is None:
             padding = PaddedBuffers(key[0], pos, cells is not None, neighbors.src.dtype)

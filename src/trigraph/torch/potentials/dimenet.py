@@ -145,7 +145,7 @@ class EmbeddingBlock(Module):
         except IndexError:  # raised on the CPU if `neighbors` was given, so that z was not checked
             _check_atomic_numbers(z)
             raise
-        ends = neighbors.of_ends(F.linear(atoms, src_weight), F.linear(atoms, dst_weight))
+        ends = neighbors.add_ends(F.linear(atoms, src_weight), F.linear(atoms, dst_weight))
         return self.act(F.linear(self.act(self.lin_rbf(rbf)), rbf_weight, self.lin.bias) + ends)
 
 

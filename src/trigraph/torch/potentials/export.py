@@ -155,7 +155,7 @@ def compute_derivatives_and_virials(
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
     results, of_edges = compute_derivatives_and_edge_strains(*given, create_graph=True)
     rows = inputs.pos.new_zeros(inputs.z.shape[0], 9).requires_grad_()
-    (strains,) = torch.autograd.grad(neighbors.of_ends(rows, rows), rows, of_edges)
+    (strains,) = torch.autograd.grad(neighbors.add_ends(rows, rows), rows, of_edges)
     strains = strains.reshape(-1, 3, 3)
     return *results, -0.25 * (strains + strains.transpose(1, 2))
 

@@ -15,6 +15,7 @@ from trigraph.graphs import coarsen_attribute
 from trigraph.graphs.base import SAFE_VALUES
 from trigraph.table import GRAPH_PARTS
 from trigraph.table.constants import PART_SIZE
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch.graphs import assemble_graph_sharing_memory, list_graph_tensors
 from trigraph.torch.potentials.structures import Neighbors
 
@@ -38,6 +39,7 @@ class CheckedStructures(NamedTuple):
     neighbors: Neighbors
 
 
+@keep_former_names(of="from_neighbors", grown="grow", rows="padded_sizes")
 class Capacity(NamedTuple):
     """Largest numbers of atoms, edges and structures in a padded call, not counting ghosts.
 
@@ -60,7 +62,7 @@ class Capacity(NamedTuple):
     degree: int = MAX_GHOST_DEGREE
 
     @classmethod
-    def of(cls, neighbors: Neighbors) -> "Capacity":
+    def from_neighbors(cls, neighbors: Neighbors) -> "Capacity":
         """Return the capacity that a `Neighbors` requires."""
         graph = neighbors.graph
         degree = coarsen_attribute("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
@@ -70,7 +72,7 @@ class Capacity(NamedTuple):
         """Return whether this capacity is sufficient for `needed`."""
         return all(own >= other for own, other in zip(self, needed, strict=True))
 
-    def grown(self) -> "Capacity":
+    def grow(self) -> "Capacity":
         """Return a capacity a quarter larger, with atoms and edges rounded up to multiples of `ROW_MULTIPLE`."""
         atoms, edges, structures = (int(GROWTH * n) + 1 for n in self[:3])
         return Capacity(
@@ -78,7 +80,7 @@ class Capacity(NamedTuple):
         )
 
     @property
-    def rows(self) -> tuple[int, int, int]:
+    def padded_sizes(self) -> tuple[int, int, int]:
         """Numbers of atoms, edges and structures, including ghosts. At least one ghost atom has no edges."""
         edges = _round_up_rows(self.edges)
         return _round_up_rows(self.atoms + 2 * -(-edges // (2 * MAX_GHOST_DEGREE)) + 1), edges, self.structures + 2
@@ -107,7 +109,7 @@ def choose_capacity(needed: Capacity, given: Iterable[Capacity], existing: Itera
     A capacity in `existing`, unlike one in `given`, is not reused if the call would use less than half of its edges or
     atoms.
     """
-    new = needed.grown()
+    new = needed.grow()
     candidates = [one for one in given if one.holds(needed)]
     for one in existing:
         too_large = 2 * needed.edges < one.edges > new.edges or 2 * needed.atoms < one.atoms > new.atoms
@@ -137,7 +139,7 @@ class PaddedBuffers:
 
     def __init__(self, capacity: Capacity, pos: Tensor, periodic: bool, index_dtype: torch.dtype) -> None:
         self.capacity = capacity
-        atoms, edges, structures = self.rows = capacity.rows
+        atoms, edges, structures = self.rows = capacity.padded_sizes
         self._index: dict[str, Any] = {"dtype": index_dtype, "device": pos.device}
         self.pos, self.z = pos.new_zeros(atoms, 3), torch.zeros(atoms, dtype=torch.int64, device=pos.device)
         # Unused structures get unit cells, because the stress of a cell without volume is NaN.

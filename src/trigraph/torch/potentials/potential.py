@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from trigraph.arrays import require_count, require_nonnegative_number
+from trigraph.table.former_names import FormerName, keep_former_names
 from trigraph.torch.graphs import exclude_from_compilation
 from trigraph.torch.layers.activations import use_torch_silu
 from trigraph.torch.layers.arguments import refuse_torchscript
@@ -29,6 +31,12 @@ from trigraph.torch.potentials.structures import (
 EDGES_OF_ROWS = 4096  # default limit of (number of Hessian rows computed at once) * (number of edges)
 
 
+@keep_former_names(
+    differentiated="compute_energy_and_derivatives",
+    differentiated_along="compute_hessian_product",
+    prepare="prepare_neighbors_and_cells",
+    summed="sum_outputs_by_structure",
+)
 class Potential(Module):
     """Base class of models that compute outputs of atoms from the vectors between neighbours.
 
@@ -74,6 +82,13 @@ class Potential(Module):
     out_channels: int = 1
 
     __prepare_scriptable__ = refuse_torchscript
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raise TypeError if a subclass defines a method by a former name, because nothing would call it."""
+        super().__init_subclass__(**keywords)
+        for name, former in vars(Potential).items():
+            if isinstance(former, FormerName) and inspect.getattr_static(cls, name) is not former:
+                raise TypeError(f"{cls.__name__}: {name} is now called {former.new}; expected no {name}")
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums. Every subclass must define this method.

@@ -16,6 +16,7 @@ from trigraph.graphs.counting import sort_positions_by_key
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import find_neighbor_pairs, find_neighbors_of_molecules
 from trigraph.table import GRAPH_PARTS
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch.arrays import call_in_new_thread, unwrap_func_tensor, view_tensor_as_array
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble_graph, exclude_from_compilation, list_graph_tensors
@@ -73,6 +74,7 @@ def make_empty_model_tensor(model: torch.nn.Module) -> Tensor:
     return first.new_empty(0)
 
 
+@keep_former_names(of_ends="add_ends")
 class Neighbors(NamedTuple):
     """Neighbours of atoms, valid for all positions and cells with the same neighbours.
 
@@ -159,7 +161,7 @@ class Neighbors(NamedTuple):
         graph = assemble_graph("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
         return _sum_rows("of_sources", values, graph, "num_atoms")
 
-    def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
+    def add_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return ``at_source[src] + at_destination[dst]`` for each edge."""
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
@@ -177,7 +179,7 @@ class Neighbors(NamedTuple):
         `pos` has shape (num_atoms, 3), `cell` has shape (num_structures, 3, 3). Raise ValueError if edges cross cells
         but `cell` is None.
         """
-        vec = self.of_ends(pos, -pos)
+        vec = self.add_ends(pos, -pos)
         if self.shifts is None:
             return vec
         if cell is None:
