@@ -12,12 +12,14 @@ from typing import NamedTuple
 from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-KERNELS = Path(__file__).resolve().parent / "kernels"
 # The compiler options of the launcher, and an option that CuPy adds.
 OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
 
+MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
+
 _FEW_REGISTERS = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
 _OLD_COMPILER = "by NVRTC 13.0 alone: 13.5 needs none"
+# Instances that may spill, with reasons.
 SPILLS = {
     "dimenet_out_edges<float, int, 0, 7>": _FEW_REGISTERS,
     "dimenet_out_edges<float, int, 1, 7>": _FEW_REGISTERS,
@@ -41,17 +43,9 @@ SPILLS = {
     "gno_grad_v<float, int>": _OLD_COMPILER,
     "gno_grad_v<double, long long>": _FEW_REGISTERS,
 }
-"""Instances that may spill, with reasons."""
 
-MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
-
-# Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
-STACK_KERNELS = (
-    "dimenet_radial",
-    "dimenet_radial_edge_gradients",
-    "dimenet_radial_freq_gradient",
-    "dimenet_radial_third",
-)
+# Only kernels with this prefix use a stack: sine and cosine reduce large angles with an array in local memory.
+STACK_PREFIX = "dimenet_radial"
 
 
 class LocalMemoryUsage(NamedTuple):
@@ -61,17 +55,13 @@ class LocalMemoryUsage(NamedTuple):
     spills: int  # bytes stored plus bytes loaded
 
 
-def may_use_local_memory(instance: str) -> bool:
-    """Return whether an instance may spill registers or use a stack."""
-    return instance in SPILLS or instance.split("<")[0] in STACK_KERNELS
-
-
 def describe_unexpected_local_memory(usages: dict[str, LocalMemoryUsage]) -> list[str]:
     """Return a message for each instance that unexpectedly spills registers or uses a stack."""
     return [
         f"{name} has {usage}"
         for name, usage in usages.items()
-        if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0) or (usage.stack and not may_use_local_memory(name))
+        if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0)
+        or (usage.stack and name not in SPILLS and not name.startswith(STACK_PREFIX))
     ]
 
 

@@ -8,25 +8,23 @@ from functools import partial
 
 import numpy as np
 import pytest
-from device_calls import compute_fields, draw_operator_arguments, fill_with_invalid, list_unequal_fields
 
 import trigraph
 from trigraph.backends import FUNCTIONS, explain_unavailable
+from trigraph.benchmarks.qualify.stages.checks import (
+    LARGE,
+    ROUNDS,
+    SELECTED_OPERATORS,
+    call_operator,
+    draw_operator_arguments,
+    fill_with_invalid,
+    find_different_fields,
+    is_accurate,
+)
 from trigraph.checks import find_symbol_sizes
 from trigraph.table import OPERATORS, evaluate_expression
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
-
-STREAM_OPERATORS = (
-    "agg_weighted_n2n_bwd",
-    "mha_gat_n2n_fwd",
-    "agg_edge_to_edge_fwd",
-    "interaction_bilinear_fwd",
-    "gno_message_fwd",
-)
-ROUNDS = 20  # number of repetitions of each call on streams and threads
-LARGE = 2**31  # the tested arrays have more elements than this
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
@@ -35,13 +33,13 @@ every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS
 def test_results_do_not_depend_on_unwritten_memory(target, op):
     """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
     values = target.move_to_device(draw_operator_arguments(op))
-    expected = compute_fields(op, values, target.backend)
+    expected = call_operator(op, values, target.backend)
     out = {n: target.xp.empty_like(array) for n, array in expected.items() if array is not None}
     fill_with_invalid(out)
     with target.fill_uninitialized():
-        fresh = compute_fields(op, values, target.backend)
-        written = compute_fields(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
-    assert list_unequal_fields(target, fresh, expected) == list_unequal_fields(target, written, expected) == []
+        fresh = call_operator(op, values, target.backend)
+        written = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
+    assert find_different_fields(target, fresh, expected) == find_different_fields(target, written, expected) == ""
     assert all(written[n] is array for n, array in out.items())
 
 
@@ -51,40 +49,40 @@ def test_unaligned_arrays_give_equal_results(target, op, dtype):
     """Arrays may start one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
     values = target.move_to_device(arguments)
-    expected = compute_fields(op, values, target.backend)
+    expected = call_operator(op, values, target.backend)
     for key, array in values.items():
         if isinstance(arguments[key], np.ndarray):
             whole = target.xp.empty(array.size + 1, array.dtype)
             whole[1:] = array.reshape(-1)
             values[key] = whole[1:].reshape(array.shape)
-    assert list_unequal_fields(target, compute_fields(op, values, target.backend), expected) == []
+    assert find_different_fields(target, call_operator(op, values, target.backend), expected) == ""
 
 
 @every_operator
 def test_captured_call_replays_with_other_inputs(target, op):
     """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
     values = target.move_to_device(draw_operator_arguments(op))
-    results, replay = target.capture_call(partial(compute_fields, op, values, target.backend))
+    results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
     for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
         if hasattr(value, "dtype") and value.shape == values[key].shape:
             values[key][...] = value
-    expected = target.copy_to_host(compute_fields(op, values, target.backend))
+    expected = target.copy_to_host(call_operator(op, values, target.backend))
     fill_with_invalid(results)
     replay()
-    assert list_unequal_fields(target, results, expected) == []
+    assert find_different_fields(target, results, expected) == ""
     with target.fill_uninitialized():
-        again = compute_fields(op, values, target.backend)
+        again = call_operator(op, values, target.backend)
     replay()
-    assert list_unequal_fields(target, results, expected) == list_unequal_fields(target, again, expected) == []
+    assert find_different_fields(target, results, expected) == find_different_fields(target, again, expected) == ""
 
 
 @pytest.fixture
 def calls_with_results(target):
     """Return the name, function and results of some calls, which are computed one at a time."""
     several = []
-    for op in map(OPERATORS.get, STREAM_OPERATORS):
+    for op in map(OPERATORS.get, SELECTED_OPERATORS):
         call = partial(
-            compute_fields, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
+            call_operator, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
         )
         several.append(
             (op.name, call, {n: np.copy(a) for n, a in target.copy_to_host(call()).items() if a is not None})
@@ -101,7 +99,7 @@ def find_wrong_calls(target, calls, *streams):
             with streams[(turn + k) % len(streams)]:
                 results.append((name, call(), expected))
     target.synchronize()
-    return {name for name, got, expected in results if list_unequal_fields(target, got, expected)}
+    return {name for name, got, expected in results if find_different_fields(target, got, expected)}
 
 
 def test_calls_on_two_streams_equal_single_calls(target, calls_with_results):
@@ -127,24 +125,14 @@ def test_tiny_and_large_numbers_stay_accurate(target, op):
         for power in (-140, 20):  # 2^-140 produces subnormal numbers, which must not be flushed to zero
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
-                expected = compute_fields(op, values, "gpu-host")
-                got = target.copy_to_host(compute_fields(op, target.move_to_device(values), target.backend))
+                expected = call_operator(op, values, "gpu-host")
+                got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
                 exact = compute_with_judge(op, values)
             terms = evaluate_expression(op.definition.terms, find_symbol_sizes(op, values))
             most = tolerances.accuracy_tolerance(True, terms)
             names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
     assert wrong == []
-
-
-def is_accurate(field, got, expected, exact, allowed_error):
-    """Return whether finiteness agrees and the error is at most `allowed_error`, or 8 times the error of `expected`."""
-    finite_elements = np.isfinite(expected)
-    triple = exact[finite_elements] if field.index else exact[:, finite_elements]
-    error, reference_error = (
-        compute_field_error(a[finite_elements], field, triple, "float32") for a in (got, expected)
-    )
-    return (np.isfinite(got) == finite_elements).all() and error <= max(allowed_error, 8 * reference_error)
 
 
 @pytest.fixture

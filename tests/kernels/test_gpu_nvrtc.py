@@ -16,7 +16,6 @@ from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.spills import (
     ARCHITECTURES,
-    KERNELS,
     LocalMemoryUsage,
     compile_and_measure_memory,
     describe_unexpected_local_memory,
@@ -36,7 +35,9 @@ def compilation_futures(require_nvrtc, request):
     compiled_pairs = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {
-            (family, arch): pool.submit(compile_and_measure_memory, KERNELS / f"{family}.cu", INSTANCES[family], arch)
+            (family, arch): pool.submit(
+                compile_and_measure_memory, cache.KERNELS / f"{family}.cu", INSTANCES[family], arch
+            )
             for family, arch in compiled_pairs
         }
 
@@ -58,15 +59,14 @@ def test_one_instance_of_every_kernel_compiles(family):
         by_kernel.setdefault(name.split("<")[0], []).append(name)
     turn = find_selection_number() // len(ARCHITECTURES)
     names = [instances[turn % len(instances)] for instances in by_kernel.values()]
-    usages = compile_and_measure_memory(KERNELS / f"{family}.cu", names, architecture)
+    usages = compile_and_measure_memory(cache.KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names
     assert describe_unexpected_local_memory(usages) == []
 
 
-def test_spill_lists_contain_only_existing_names():
+def test_spill_list_contains_only_existing_names():
     names = {name for instances in INSTANCES.values() for name in instances}
     assert {*spills.SPILLS} <= names
-    assert {*spills.STACK_KERNELS} <= {name.split("<")[0] for name in names}
 
 
 @pytest.mark.usefixtures("require_nvrtc")

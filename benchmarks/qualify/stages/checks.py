@@ -75,7 +75,7 @@ def find_different_fields(target: Device, got: Fields, right: Fields) -> str:
     )
 
 
-def _fill_with_invalid(fields: Fields) -> None:
+def fill_with_invalid(fields: Fields) -> None:
     """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
@@ -89,7 +89,7 @@ def _check_uninitialized_memory(target: Device, notes: Notes) -> None:
         values = target.move_to_device(draw_operator_arguments(op))
         right = call_operator(op, values, target.backend)
         out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
-        _fill_with_invalid(out)
+        fill_with_invalid(out)
         with target.fill_uninitialized():
             fresh = call_operator(op, values, target.backend)
             into = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
@@ -171,7 +171,7 @@ def _check_captured_calls(target: Device, notes: Notes) -> None:
             if hasattr(value, "dtype") and value.shape == values[key].shape:
                 values[key][...] = value
         right = target.copy_to_host(call_operator(op, values, target.backend))
-        _fill_with_invalid(results)
+        fill_with_invalid(results)
         replay()
         with target.fill_uninitialized():
             again = call_operator(op, values, target.backend)
@@ -199,12 +199,12 @@ def _check_extreme_numbers(target: Device, notes: Notes) -> None:
                     exact = compute_with_judge(op, values)
                 sizes = find_symbol_sizes(op, values)
                 most = tolerances.accuracy_tolerance(True, evaluate_expression(op.definition.terms, sizes))
-                names = [n for n, v in exact.items() if not _is_accurate(fields[n], got[n], right[n], v, most)]
+                names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
         notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
 
 
-def _is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
+def is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
     """Return whether the same numbers are finite and the error is at most `most` or 8 times the error of `right`."""
     if not (np.isfinite(got) == np.isfinite(right)).all():
         return False
