@@ -92,7 +92,7 @@ CASES: dict[str, dict[str, SmallCase]] = {
         ),
         # Both weights need several tiles.
         **{
-            f"wide, {dtype}": _make_dimenet_case(dtype, _list_node_pairs(7), 7, (70, 20, 5, 13), "edge")
+            f"wide, {dtype}": _make_dimenet_case(dtype, _list_node_pairs(4), 4, (70, 20, 5, 13), "edge")
             for dtype in INDEX
         },
         # Every node has more in-edges and more out-edges than num_spherical, so that all sums take linear time.
