@@ -1,20 +1,8 @@
-"""Compilation of kernels with NVRTC for every architecture, and the instances that may spill registers.
+"""The instances of kernels that may spill registers."""
 
-The module requires neither a GPU nor a driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
-"""
-
-import io
-import re
-from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-from trigraph.gpu.sources import expand_includes
-
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-# The compiler options of the launcher, and an option that CuPy adds.
-OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
-
 MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 _FEW_REGISTERS = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
@@ -63,26 +51,3 @@ def describe_unexpected_local_memory(usages: dict[str, LocalMemoryUsage]) -> lis
         if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0)
         or (usage.stack and name not in SPILLS and not name.startswith(STACK_PREFIX))
     ]
-
-
-def compile_and_measure_memory(
-    source: Path, instances: Iterable[str], architecture: str
-) -> dict[str, LocalMemoryUsage]:
-    """Compile a ``.cu`` file for an architecture (``"sm_90"``) and return the usage of each instance.
-
-    Instances are name expressions, such as ``gno_hidden<float>``. If NVRTC rejects the source, cuda.core raises an
-    exception with its log.
-    """
-    from cuda.core import Program, ProgramOptions
-
-    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
-    log = io.StringIO()
-    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
-    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
-    memory = re.compile(
-        r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-    )
-    usage = {
-        name: LocalMemoryUsage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())
-    }
-    return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}

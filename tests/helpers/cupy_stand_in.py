@@ -47,19 +47,12 @@ class Stream:
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
         self.finished_before = 0  # time before which all work of this stream has finished
-        self.seen = {}  # other stream -> time before which its work is known to have finished
 
     @classmethod
     def from_external(cls, stream):
         version, ptr = stream.__cuda_stream__()
         assert version == 0
         return cls(ptr)
-
-    def record(self):
-        return self, next(state.clock)
-
-    def wait_event(self, event):
-        self.seen[event[0]] = event[1]
 
     def __enter__(self):
         self._previous, state.stream = state.stream, self
@@ -109,8 +102,7 @@ class TrackedMemory:
     def check_use(self):
         if self.device != state.device:
             raise DeviceMisuse(f"an array on device {self.device} is used while device {state.device} is current")
-        latest = max(self.stream.finished_before, state.stream.seen.get(self.stream, 0))
-        if self.stream.ptr != state.stream.ptr and self.time > latest:
+        if self.stream.ptr != state.stream.ptr and self.time > self.stream.finished_before:
             raise DeviceMisuse("an array is used that another stream may still write")
 
 

@@ -5,8 +5,10 @@ No GPU is needed. `make test` compiles one instance of every kernel for one arch
 
 import functools
 import importlib.util
+import io
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -14,12 +16,28 @@ from host_kernels import find_selection_number, skip_unless_available
 
 from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.spills import (
-    ARCHITECTURES,
-    LocalMemoryUsage,
-    compile_and_measure_memory,
-    describe_unexpected_local_memory,
-)
+from trigraph.gpu.sources import expand_includes
+from trigraph.gpu.spills import ARCHITECTURES, LocalMemoryUsage, describe_unexpected_local_memory
+
+# The compiler options of the launcher, and an option that CuPy adds.
+OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
+
+
+def compile_and_measure_memory(source, instances, architecture):
+    """Compile a ``.cu`` file for an architecture, and return the local memory used by each instance."""
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
+    log = io.StringIO()
+    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
+    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
+    memory = re.compile(
+        r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    )
+    usage = {
+        name: LocalMemoryUsage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())
+    }
+    return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +91,7 @@ def test_spill_list_contains_only_existing_names():
 def test_spill_checks_use_the_launch_options():
     from cuda.core import ProgramOptions
 
-    options = {option.decode() for option in ProgramOptions(arch="sm_90", **spills.OPTIONS).as_bytes("nvrtc")}
+    options = {option.decode() for option in ProgramOptions(arch="sm_90", **OPTIONS).as_bytes("nvrtc")}
     assert options == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
