@@ -17,63 +17,31 @@ from trigraph.benchmarks.qualify.stages.checks import (
     SELECTED_OPERATORS,
     call_operator,
     draw_operator_arguments,
-    fill_with_invalid,
     find_different_fields,
-    is_accurate,
+    find_fields_from_unwritten_memory,
+    find_fields_of_unaligned_arrays,
+    find_fields_of_wrong_replays,
+    find_inaccurate_fields,
 )
-from trigraph.checks import find_symbol_sizes
-from trigraph.table import OPERATORS, evaluate_expression
-from trigraph.verification import tolerances
-from trigraph.verification.judged import compute_with_judge
+from trigraph.table import OPERATORS
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
 
 @every_operator
 def test_results_do_not_depend_on_unwritten_memory(target, op):
-    """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
-    values = target.move_to_device(draw_operator_arguments(op))
-    expected = call_operator(op, values, target.backend)
-    out = {n: target.xp.empty_like(array) for n, array in expected.items() if array is not None}
-    fill_with_invalid(out)
-    with target.fill_uninitialized():
-        fresh = call_operator(op, values, target.backend)
-        written = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
-    assert find_different_fields(target, fresh, expected) == find_different_fields(target, written, expected) == ""
-    assert all(written[n] is array for n, array in out.items())
+    assert find_fields_from_unwritten_memory(target, op) == ""
 
 
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_unaligned_arrays_give_equal_results(target, op, dtype):
-    """Arrays may start one element after an aligned address, where vector loads are not allowed."""
-    arguments = draw_operator_arguments(op, dtype)
-    values = target.move_to_device(arguments)
-    expected = call_operator(op, values, target.backend)
-    for key, array in values.items():
-        if isinstance(arguments[key], np.ndarray):
-            whole = target.xp.empty(array.size + 1, array.dtype)
-            whole[1:] = array.reshape(-1)
-            values[key] = whole[1:].reshape(array.shape)
-    assert find_different_fields(target, call_operator(op, values, target.backend), expected) == ""
+    assert find_fields_of_unaligned_arrays(target, op, dtype) == ""
 
 
 @every_operator
 def test_captured_call_replays_with_other_inputs(target, op):
-    """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
-    values = target.move_to_device(draw_operator_arguments(op))
-    results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
-    for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
-        if hasattr(value, "dtype") and value.shape == values[key].shape:
-            values[key][...] = value
-    expected = target.copy_to_host(call_operator(op, values, target.backend))
-    fill_with_invalid(results)
-    replay()
-    assert find_different_fields(target, results, expected) == ""
-    with target.fill_uninitialized():
-        again = call_operator(op, values, target.backend)
-    replay()
-    assert find_different_fields(target, results, expected) == find_different_fields(target, again, expected) == ""
+    assert find_fields_of_wrong_replays(target, op) == ""
 
 
 @pytest.fixture
@@ -118,21 +86,7 @@ def test_tiny_and_large_numbers_stay_accurate(target, op):
     """Results for tiny and large numbers are within the tolerance or, if ill-conditioned, as good as gpu-host's."""
     if explain_unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {explain_unavailable('gpu-host')}")
-    arguments, wrong = draw_operator_arguments(op), []
-    fields = {f.name: f for f in op.fields}
-    real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
-    for first in real:
-        for power in (-140, 20):  # 2^-140 produces subnormal numbers, which must not be flushed to zero
-            values = {**arguments, first: np.ldexp(arguments[first], power)}
-            with np.errstate(all="ignore"):
-                expected = call_operator(op, values, "gpu-host")
-                got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
-                exact = compute_with_judge(op, values)
-            terms = evaluate_expression(op.definition.terms, find_symbol_sizes(op, values))
-            most = tolerances.accuracy_tolerance(True, terms)
-            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
-            wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
-    assert wrong == []
+    assert find_inaccurate_fields(target, op) == []
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from programs import run_command
 
-from trigraph.benchmarks.qualify.stages.checks import find_different_fields, is_accurate
+from trigraph.benchmarks.qualify.place import Rehearsal
+from trigraph.benchmarks.qualify.stages import checks
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
@@ -118,22 +119,18 @@ def test_verdict_requires_every_family_verified(import_device_module):
 
 def test_device_tests_detect_errors(import_device_module, monkeypatch):
     """An empty replay, unwritten results, and inaccurate or different results are detected."""
-    checks, target, op = (
-        import_device_module("test_device_checks"),
-        import_device_module("conftest").Rehearsal(),
-        OPERATORS["gno_message_fwd"],
-    )
-    real = checks.call_operator
+    device_tests, op = import_device_module("test_device_checks"), OPERATORS["gno_message_fwd"]
+    target, real = Rehearsal(), checks.call_operator
     monkeypatch.setattr(target, "capture_call", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
-        checks.test_captured_call_replays_with_other_inputs(target, op)
+        device_tests.test_captured_call_replays_with_other_inputs(target, op)
     monkeypatch.setattr(checks, "call_operator", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
     with pytest.raises(AssertionError):
-        checks.test_results_do_not_depend_on_unwritten_memory(target, op)
+        device_tests.test_results_do_not_depend_on_unwritten_memory(target, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
-    assert is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
-    assert not is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
-    assert not is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
+    assert checks.is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks.is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
+    assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
     got = {"x": None, "y": np.nextafter(right, 9), "z": right}
-    assert find_different_fields(target, got, dict.fromkeys("xyz", right)) == "x, y"
+    assert checks.find_different_fields(target, got, dict.fromkeys("xyz", right)) == "x, y"
