@@ -3,9 +3,6 @@
 Half precision, NaN and `out` are checked by `trigraph verify`.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -13,15 +10,13 @@ import trigraph
 from trigraph.backends import FUNCTIONS, explain_unavailable
 from trigraph.benchmarks.qualify.stages.checks import (
     LARGE,
-    ROUNDS,
-    SELECTED_OPERATORS,
-    call_operator,
-    draw_operator_arguments,
-    find_different_fields,
     find_fields_from_unwritten_memory,
     find_fields_of_unaligned_arrays,
     find_fields_of_wrong_replays,
     find_inaccurate_fields,
+    find_wrong_calls,
+    find_wrong_calls_in_threads,
+    list_calls_with_results,
 )
 from trigraph.table import OPERATORS
 
@@ -44,41 +39,13 @@ def test_captured_call_replays_with_other_inputs(target, op):
     assert find_fields_of_wrong_replays(target, op) == ""
 
 
-@pytest.fixture
-def calls_with_results(target):
-    """Return the name, function and results of some calls, which are computed one at a time."""
-    several = []
-    for op in map(OPERATORS.get, SELECTED_OPERATORS):
-        call = partial(
-            call_operator, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
-        )
-        several.append(
-            (op.name, call, {n: np.copy(a) for n, a in target.copy_to_host(call()).items() if a is not None})
-        )
-    target.synchronize()
-    return several
+def test_calls_on_two_streams_equal_single_calls(target):
+    calls = list_calls_with_results(target)
+    assert find_wrong_calls(target, calls, target.make_stream(), target.make_stream()) == set()
 
 
-def find_wrong_calls(target, calls, *streams):
-    """Run calls on alternating streams; return the names of calls whose results differ from the expected ones."""
-    results = []
-    for turn in range(ROUNDS):
-        for k, (name, call, expected) in enumerate(calls):
-            with streams[(turn + k) % len(streams)]:
-                results.append((name, call(), expected))
-    target.synchronize()
-    return {name for name, got, expected in results if find_different_fields(target, got, expected)}
-
-
-def test_calls_on_two_streams_equal_single_calls(target, calls_with_results):
-    assert find_wrong_calls(target, calls_with_results, target.make_stream(), target.make_stream()) == set()
-
-
-def test_calls_in_two_threads_equal_single_calls(target, calls_with_results):
-    """Concurrent calls in two threads with their own streams return the same results as single calls."""
-    with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_wrong_calls, target, calls_with_results, target.make_stream()) for _ in range(2)]
-    assert [each.result() for each in work] == [set(), set()]
+def test_calls_in_two_threads_equal_single_calls(target):
+    assert find_wrong_calls_in_threads(target) == set()
 
 
 @every_operator

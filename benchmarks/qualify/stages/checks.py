@@ -122,7 +122,7 @@ def _check_unaligned_arrays(target: Device, notes: Notes) -> None:
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
-def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
+def list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _limit_names_in_rehearsal(target, SELECTED_OPERATORS):
@@ -135,37 +135,34 @@ def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fie
     return works
 
 
-def _check_streams(target: Device, notes: Notes) -> None:
-    """Check different calls on two concurrent streams."""
-    works, streams = _list_calls_with_results(target), [target.make_stream(), target.make_stream()]
-    calls: list[tuple[str, Fields, Fields]] = []
+def find_wrong_calls(target: Device, works: list[tuple[str, Callable[[], Fields], Fields]], *streams: Any) -> set[str]:
+    """Run calls on alternating streams; return the names of those with other results than a call on its own."""
+    calls = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
-            with streams[(turn + k) % 2]:
+            with streams[(turn + k) % len(streams)]:
                 calls.append((name, call(), right))
     target.synchronize()
-    wrong = {name for name, got, right in calls if find_different_fields(target, got, right)}
-    notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(calls))
+    return {name for name, got, right in calls if find_different_fields(target, got, right)}
+
+
+def _check_streams(target: Device, notes: Notes) -> None:
+    """Check different calls on two concurrent streams."""
+    wrong = find_wrong_calls(target, list_calls_with_results(target), target.make_stream(), target.make_stream())
+    notes.add("calls on two streams", not wrong, "; ".join(wrong))
+
+
+def find_wrong_calls_in_threads(target: Device) -> set[str]:
+    """Run calls in two threads, each with its own stream; return the names of those with other results."""
+    works = list_calls_with_results(target)
+    with ThreadPoolExecutor(2) as pool:
+        wrong = [pool.submit(find_wrong_calls, target, works, target.make_stream()) for _ in range(2)]
+    return wrong[0].result() | wrong[1].result()
 
 
 def _check_threads(target: Device, notes: Notes) -> None:
-    """Check the same calls in two threads, each with its own stream."""
-    works = _list_calls_with_results(target)
-
-    def find_wrong_calls(first: int) -> set[str]:
-        wrong = set()
-        with target.make_stream() as stream:
-            for turn in range(ROUNDS):
-                name, call, right = works[(turn + first) % len(works)]
-                got = call()
-                stream.synchronize()
-                if find_different_fields(target, got, right):
-                    wrong.add(name)
-        return wrong
-
-    with ThreadPoolExecutor(2) as pool:
-        wrong = set[str]().union(*pool.map(find_wrong_calls, range(2)))
-    notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
+    wrong = find_wrong_calls_in_threads(target)
+    notes.add("calls on two threads", not wrong, "; ".join(wrong))
 
 
 def find_fields_of_wrong_replays(target: Device, op: Operator) -> str:
