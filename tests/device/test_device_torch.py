@@ -92,6 +92,7 @@ def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_prope
 def attention_and_embeddings(torch_cuda, torch):
     """Return attention on the device as a function of the source embedding, and two such embeddings."""
     values = {n: convert_to_tensors(v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
+    values["graph"].prepare()
 
     def compute_attention(x, **options):
         return trigraph.torch.mha_gat_n2n(**{**values, "src_embedding": x}, **options).output_embedding
