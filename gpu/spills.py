@@ -1,23 +1,13 @@
-"""Compilation of kernels with NVRTC for every architecture, and the instances that may spill registers.
+"""The instances of kernels that may spill registers."""
 
-The module requires neither a GPU nor a driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
-"""
-
-import io
-import re
-from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-from trigraph.gpu.sources import expand_includes
-
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-KERNELS = Path(__file__).resolve().parent / "kernels"
-# The compiler options of the launcher, and an option that CuPy adds.
-OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
+MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 _FEW_REGISTERS = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
 _OLD_COMPILER = "by NVRTC 13.0 alone: 13.5 needs none"
+# Instances that may spill, with reasons.
 SPILLS = {
     "dimenet_out_edges<float, int, 0, 7>": _FEW_REGISTERS,
     "dimenet_out_edges<float, int, 1, 7>": _FEW_REGISTERS,
@@ -41,17 +31,9 @@ SPILLS = {
     "gno_grad_v<float, int>": _OLD_COMPILER,
     "gno_grad_v<double, long long>": _FEW_REGISTERS,
 }
-"""Instances that may spill, with reasons."""
-
-MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 # Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
-STACK_KERNELS = (
-    "dimenet_radial",
-    "dimenet_radial_edge_gradients",
-    "dimenet_radial_freq_gradient",
-    "dimenet_radial_third",
-)
+STACK_KERNELS = tuple(f"dimenet_radial{suffix}" for suffix in ("", "_edge_gradients", "_freq_gradient", "_third"))
 
 
 class LocalMemoryUsage(NamedTuple):
@@ -61,38 +43,11 @@ class LocalMemoryUsage(NamedTuple):
     spills: int  # bytes stored plus bytes loaded
 
 
-def may_use_local_memory(instance: str) -> bool:
-    """Return whether an instance may spill registers or use a stack."""
-    return instance in SPILLS or instance.split("<")[0] in STACK_KERNELS
-
-
 def describe_unexpected_local_memory(usages: dict[str, LocalMemoryUsage]) -> list[str]:
     """Return a message for each instance that unexpectedly spills registers or uses a stack."""
     return [
         f"{name} has {usage}"
         for name, usage in usages.items()
-        if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0) or (usage.stack and not may_use_local_memory(name))
+        if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0)
+        or (usage.stack and name not in SPILLS and name.partition("<")[0] not in STACK_KERNELS)
     ]
-
-
-def compile_and_measure_memory(
-    source: Path, instances: Iterable[str], architecture: str
-) -> dict[str, LocalMemoryUsage]:
-    """Compile a ``.cu`` file for an architecture (``"sm_90"``) and return the usage of each instance.
-
-    Instances are name expressions, such as ``gno_hidden<float>``. If NVRTC rejects the source, cuda.core raises an
-    exception with its log.
-    """
-    from cuda.core import Program, ProgramOptions
-
-    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
-    log = io.StringIO()
-    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
-    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
-    memory = re.compile(
-        r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-    )
-    usage = {
-        name: LocalMemoryUsage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())
-    }
-    return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}

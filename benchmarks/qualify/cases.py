@@ -90,6 +90,11 @@ CASES: dict[str, dict[str, SmallCase]] = {
         "cluster": _make_dimenet_case(
             "float32", _list_node_pairs(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"
         ),
+        # Both weights need several tiles.
+        **{
+            f"wide, {dtype}": _make_dimenet_case(dtype, _list_node_pairs(4), 4, (70, 20, 5, 13), "edge")
+            for dtype in INDEX
+        },
         # Every node has more in-edges and more out-edges than num_spherical, so that all sums take linear time.
         "complete": _make_dimenet_case("float32", _list_node_pairs(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from device_calls import DEADLINE_MARGIN, END_VARIABLE, seconds_left
+from deadline import DEADLINE_MARGIN, END_VARIABLE, seconds_left
 
 from trigraph.backends import explain_unavailable
 from trigraph.benchmarks.qualify.place import Device, Rehearsal

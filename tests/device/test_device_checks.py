@@ -3,116 +3,49 @@
 Half precision, NaN and `out` are checked by `trigraph verify`.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import numpy as np
 import pytest
-from device_calls import compute_fields, draw_operator_arguments, fill_with_invalid, list_unequal_fields
 
 import trigraph
 from trigraph.backends import FUNCTIONS, explain_unavailable
-from trigraph.checks import find_symbol_sizes
-from trigraph.table import OPERATORS, evaluate_expression
-from trigraph.verification import tolerances
-from trigraph.verification.accuracy import compute_field_error
-from trigraph.verification.judged import compute_with_judge
-
-STREAM_OPERATORS = (
-    "agg_weighted_n2n_bwd",
-    "mha_gat_n2n_fwd",
-    "agg_edge_to_edge_fwd",
-    "interaction_bilinear_fwd",
-    "gno_message_fwd",
+from trigraph.benchmarks.qualify.stages.checks import (
+    LARGE,
+    find_fields_from_unwritten_memory,
+    find_fields_of_unaligned_arrays,
+    find_fields_of_wrong_replays,
+    find_inaccurate_fields,
+    find_wrong_calls,
+    find_wrong_calls_in_threads,
+    list_calls_with_results,
 )
-ROUNDS = 20  # number of repetitions of each call on streams and threads
-LARGE = 2**31  # the tested arrays have more elements than this
+from trigraph.table import OPERATORS
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
 
 @every_operator
 def test_results_do_not_depend_on_unwritten_memory(target, op):
-    """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
-    values = target.move_to_device(draw_operator_arguments(op))
-    expected = compute_fields(op, values, target.backend)
-    out = {n: target.xp.empty_like(array) for n, array in expected.items() if array is not None}
-    fill_with_invalid(out)
-    with target.fill_uninitialized():
-        fresh = compute_fields(op, values, target.backend)
-        written = compute_fields(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
-    assert list_unequal_fields(target, fresh, expected) == list_unequal_fields(target, written, expected) == []
-    assert all(written[n] is array for n, array in out.items())
+    assert find_fields_from_unwritten_memory(target, op) == ""
 
 
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_unaligned_arrays_give_equal_results(target, op, dtype):
-    """Arrays may start one element after an aligned address, where vector loads are not allowed."""
-    arguments = draw_operator_arguments(op, dtype)
-    values = target.move_to_device(arguments)
-    expected = compute_fields(op, values, target.backend)
-    for key, array in values.items():
-        if isinstance(arguments[key], np.ndarray):
-            whole = target.xp.empty(array.size + 1, array.dtype)
-            whole[1:] = array.reshape(-1)
-            values[key] = whole[1:].reshape(array.shape)
-    assert list_unequal_fields(target, compute_fields(op, values, target.backend), expected) == []
+    assert find_fields_of_unaligned_arrays(target, op, dtype) == ""
 
 
 @every_operator
 def test_captured_call_replays_with_other_inputs(target, op):
-    """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
-    values = target.move_to_device(draw_operator_arguments(op))
-    results, replay = target.capture_call(partial(compute_fields, op, values, target.backend))
-    for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
-        if hasattr(value, "dtype") and value.shape == values[key].shape:
-            values[key][...] = value
-    expected = target.copy_to_host(compute_fields(op, values, target.backend))
-    fill_with_invalid(results)
-    replay()
-    assert list_unequal_fields(target, results, expected) == []
-    with target.fill_uninitialized():
-        again = compute_fields(op, values, target.backend)
-    replay()
-    assert list_unequal_fields(target, results, expected) == list_unequal_fields(target, again, expected) == []
+    assert find_fields_of_wrong_replays(target, op) == ""
 
 
-@pytest.fixture
-def calls_with_results(target):
-    """Return the name, function and results of some calls, which are computed one at a time."""
-    several = []
-    for op in map(OPERATORS.get, STREAM_OPERATORS):
-        call = partial(
-            compute_fields, op, target.move_to_device(draw_operator_arguments(op, variant="skewed")), target.backend
-        )
-        several.append(
-            (op.name, call, {n: np.copy(a) for n, a in target.copy_to_host(call()).items() if a is not None})
-        )
-    target.synchronize()
-    return several
+def test_calls_on_two_streams_equal_single_calls(target):
+    calls = list_calls_with_results(target)
+    assert find_wrong_calls(target, calls, target.make_stream(), target.make_stream()) == set()
 
 
-def find_wrong_calls(target, calls, *streams):
-    """Run calls on alternating streams; return the names of calls whose results differ from the expected ones."""
-    results = []
-    for turn in range(ROUNDS):
-        for k, (name, call, expected) in enumerate(calls):
-            with streams[(turn + k) % len(streams)]:
-                results.append((name, call(), expected))
-    target.synchronize()
-    return {name for name, got, expected in results if list_unequal_fields(target, got, expected)}
-
-
-def test_calls_on_two_streams_equal_single_calls(target, calls_with_results):
-    assert find_wrong_calls(target, calls_with_results, target.make_stream(), target.make_stream()) == set()
-
-
-def test_calls_in_two_threads_equal_single_calls(target, calls_with_results):
-    """Concurrent calls in two threads with their own streams return the same results as single calls."""
-    with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_wrong_calls, target, calls_with_results, target.make_stream()) for _ in range(2)]
-    assert [each.result() for each in work] == [set(), set()]
+def test_calls_in_two_threads_equal_single_calls(target):
+    assert find_wrong_calls_in_threads(target) == set()
 
 
 @every_operator
@@ -120,31 +53,7 @@ def test_tiny_and_large_numbers_stay_accurate(target, op):
     """Results for tiny and large numbers are within the tolerance or, if ill-conditioned, as good as gpu-host's."""
     if explain_unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {explain_unavailable('gpu-host')}")
-    arguments, wrong = draw_operator_arguments(op), []
-    fields = {f.name: f for f in op.fields}
-    real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
-    for first in real:
-        for power in (-140, 20):  # 2^-140 produces subnormal numbers, which must not be flushed to zero
-            values = {**arguments, first: np.ldexp(arguments[first], power)}
-            with np.errstate(all="ignore"):
-                expected = compute_fields(op, values, "gpu-host")
-                got = target.copy_to_host(compute_fields(op, target.move_to_device(values), target.backend))
-                exact = compute_with_judge(op, values)
-            terms = evaluate_expression(op.definition.terms, find_symbol_sizes(op, values))
-            most = tolerances.accuracy_tolerance(True, terms)
-            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
-            wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
-    assert wrong == []
-
-
-def is_accurate(field, got, expected, exact, allowed_error):
-    """Return whether finiteness agrees and the error is at most `allowed_error`, or 8 times the error of `expected`."""
-    finite_elements = np.isfinite(expected)
-    triple = exact[finite_elements] if field.index else exact[:, finite_elements]
-    error, reference_error = (
-        compute_field_error(a[finite_elements], field, triple, "float32") for a in (got, expected)
-    )
-    return (np.isfinite(got) == finite_elements).all() and error <= max(allowed_error, 8 * reference_error)
+    assert find_inaccurate_fields(target, op) == []
 
 
 @pytest.fixture

@@ -7,49 +7,32 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-import numpy as np
 import pytest
 
+from trigraph.benchmarks.qualify.stages.compile import compile_instance
+from trigraph.benchmarks.qualify.stages.environment import QUERY
 from trigraph.environment import list_tf32_warnings
-from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, rank_for_compilation
-from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
-
-QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
-
-
-def compile_kernel(arguments):
-    """Compile a kernel instance as the launcher does; return its seconds, registers and bytes of local memory."""
-    (rehearsal, family, instance), begun = arguments, time.perf_counter()
-    if rehearsal:
-        assert launcher.select_runtime(np.empty(0)).library(family).family == family
-        return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
-    import cupy
-
-    launcher.COMPILE_AHEAD = False  # compile only this instance
-    function = launcher.select_runtime(cupy.empty(0)).get_or_compile_function(family, instance)
-    usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
-    return {"seconds": time.perf_counter() - begun, **usage}
-
-
-def list_unlisted_spills(usages):
-    """Return the kernels that use local memory (for a stack or spills) without being listed."""
-    return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
+from trigraph.gpu.spills import ARCHITECTURES, LocalMemoryUsage, describe_unexpected_local_memory
 
 
 def test_kernels_compile_without_unlisted_spills(target, record_property):
     """All instances are compiled into CuPy's cache, using one process per processor."""
-    names = [(target.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
+    names = [(target.backend, family, instance) for family, several in INSTANCES.items() for instance in several]
     names = names[::20] if target.rehearsal else sorted(names, key=lambda name: rank_for_compilation(name[2]))
     begun = time.perf_counter()
     with ProcessPoolExecutor(1 if target.rehearsal else os.cpu_count(), get_context("spawn")) as pool:
-        usages = dict(zip((name for *_, name in names), pool.map(compile_kernel, names), strict=True))
-    record_property("compilation", {"number": len(usages), "seconds": time.perf_counter() - begun})
-    for what in ("seconds", "registers"):
-        most = max(usages, key=lambda name: usages[name][what])
-        record_property(f"most {what}", f"{most}: {usages[most][what]}")
-    spills = list_unlisted_spills(usages)
-    if not target.rehearsal and target.architecture() not in ARCHITECTURES:
+        compiled = dict(zip((name for *_, name in names), pool.map(compile_instance, names), strict=True))
+    record_property("compilation", {"number": len(compiled), "seconds": time.perf_counter() - begun})
+    slowest = max(compiled, key=lambda name: compiled[name][0])
+    record_property("most seconds", f"{slowest}: {compiled[slowest][0]}")
+    if target.rehearsal:
+        return
+    usages = {name: usage for name, (_, usage) in compiled.items()}
+    most = max(usages, key=lambda name: usages[name]["registers"])
+    record_property("most registers", f"{most}: {usages[most]}")
+    spills = describe_unexpected_local_memory({n: LocalMemoryUsage(u["local_bytes"], 0) for n, u in usages.items()})
+    if target.architecture() not in ARCHITECTURES:
         pytest.skip(f"kernels are compiled; spills on {target.architecture()} are unknown: {spills}")
     assert spills == []
 

@@ -5,20 +5,18 @@ Rehearsals use CPU tensors, and skip tests of streams, threads, captures and mem
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from device_calls import compute_fields, draw_operator_arguments, list_unequal_fields
+from tensors import convert_to_tensors
 
 import trigraph
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
+from trigraph.benchmarks.qualify.stages.checks import call_operator, draw_operator_arguments, find_different_fields
+from trigraph.benchmarks.qualify.stages.torch import STEPS, TOLERANCES
 from trigraph.table import NAMED, OPERATORS
 from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
-STEPS = 1000  # training steps; memory must not grow after the first tenth
-# Relative tolerances for results of the device and the CPU, which add thousands of terms in different orders.
-TOLERANCE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
 
@@ -35,13 +33,13 @@ def list_torch_devices(target, torch):
     return ["cpu"] if target.rehearsal else [f"cuda:{k}" for k in range(torch.cuda.device_count())]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_autograd_derivatives_equal_the_backend(target, torch, op, dtype, record_property):
     """Derivatives by autograd equal the backend's bitwise; third derivatives are close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if target.rehearsal else target.backend
-    expected = compute_fields(op, values if op.order == 3 else target.move_to_device(values), backend)
+    expected = call_operator(op, values if op.order == 3 else target.move_to_device(values), backend)
     expected = {n: target.copy_to_host(a) for n, a in expected.items() if n not in auxiliary and a is not None}
     for device in list_torch_devices(target, torch):
         got = make_framework_subject("torch", device).call(op, values, None)
@@ -49,21 +47,9 @@ def test_autograd_derivatives_equal_the_backend(target, torch, op, dtype, record
             scales = {n: max(abs(a).max(initial=0), 1e-6) for n, a in expected.items()}
             errors = {n: float(abs(got[n] - a).max(initial=0) / scales[n]) for n, a in expected.items()}
             record_property("errors", errors)
-            assert all(error <= TOLERANCE[dtype] for error in errors.values()), errors
+            assert all(error <= TOLERANCES[dtype] for error in errors.values()), errors
         else:
-            assert list_unequal_fields(target, got, expected) == []
-
-
-def convert_to_tensors(torch, value, device):
-    """Convert arrays, and graphs of arrays, to tensors; return any other value unchanged."""
-    if isinstance(value, np.ndarray):
-        return torch.tensor(value, device=device)
-    if hasattr(value, "prepare"):
-        make, arguments = value.__reduce__()
-        graph = make(*(convert_to_tensors(torch, a, device) for a in arguments))
-        graph.prepare()
-        return graph
-    return value
+            assert find_different_fields(target, got, expected) == ""
 
 
 def test_bfloat16_results_equal_the_backend(target, torch):
@@ -76,9 +62,9 @@ def test_bfloat16_results_equal_the_backend(target, torch):
     halves = [a.name for a in ATTENTION.select_present_arguments(values) if a.half]
     half = {n: values[n].astype(find_half_dtype("bfloat16")) for n in halves}
     expected = target.copy_to_host(
-        compute_fields(ATTENTION, target.move_to_device({**values, **half}), target.backend)["output_embedding"]
+        call_operator(ATTENTION, target.move_to_device({**values, **half}), target.backend)["output_embedding"]
     )
-    tensors = {n: convert_to_tensors(torch, v, device) for n, v in values.items()}
+    tensors = {n: convert_to_tensors(v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
     out = trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding
     assert out.dtype == torch.bfloat16
@@ -87,7 +73,7 @@ def test_bfloat16_results_equal_the_backend(target, torch):
         assert trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("name", MODELS)
 def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU."""
@@ -99,13 +85,14 @@ def test_model_gradients_agree_with_cpu(target, torch, name, dtype, record_prope
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)
-    assert error <= TOLERANCE[dtype]
+    assert error <= TOLERANCES[dtype]
 
 
 @pytest.fixture
 def attention_and_embeddings(torch_cuda, torch):
     """Return attention on the device as a function of the source embedding, and two such embeddings."""
-    values = {n: convert_to_tensors(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
+    values = {n: convert_to_tensors(v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
+    values["graph"].prepare()
 
     def compute_attention(x, **options):
         return trigraph.torch.mha_gat_n2n(**{**values, "src_embedding": x}, **options).output_embedding

@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from device_calls import run_python
+from deadline import run_python
 
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import THIRD

@@ -13,12 +13,12 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from table_calls import draw_operator_arguments
 
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 from trigraph.graphs import base, csc
-from trigraph.graphs import to_device as moved
+
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
 
 
 class DeviceMisuse(AssertionError):
@@ -29,7 +29,6 @@ class DeviceStandIn:
     """A CUDA device; a ``with`` statement makes it current."""
 
     compute_capability = "90"
-    largest_grid = (2**31 - 1, 65535, 65535)
 
     def __init__(self, number=None):
         self.id = state.device if number is None else number
@@ -48,20 +47,12 @@ class Stream:
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
         self.finished_before = 0  # time before which all work of this stream has finished
-        self.seen = {}  # other stream -> time before which its work is known to have finished
-        self.captured = False
 
     @classmethod
     def from_external(cls, stream):
         version, ptr = stream.__cuda_stream__()
         assert version == 0
         return cls(ptr)
-
-    def record(self):
-        return self, next(state.clock)
-
-    def wait_event(self, event):
-        self.seen[event[0]] = event[1]
 
     def __enter__(self):
         self._previous, state.stream = state.stream, self
@@ -71,7 +62,7 @@ class Stream:
         state.stream = self._previous
 
     def synchronize(self):
-        if self.captured or state.capturing:
+        if state.capturing:
             raise DeviceMisuse("a captured stream cannot be waited for")
         self.finished_before = next(state.clock)
 
@@ -82,6 +73,7 @@ class DeviceState:
     def __init__(self):
         self.clock = itertools.count(1)
         self.device = 0
+        self.stream = Stream(0)
         self.allocator = None
         self.capturing = False
         self.dry = False  # whether to count launches without executing them
@@ -89,17 +81,20 @@ class DeviceState:
 
 
 state = DeviceState()
-state.stream = Stream(0)
 
 
 class TrackedMemory:
-    """Memory shared by an array and its views; records its device, and the time and stream of its last write."""
+    """Memory shared by an array and its views; records its device, and the time and stream of its last write.
 
-    mem = types.SimpleNamespace(ptr=None)  # required, because CuPy's memory objects have it
+    If another library has allocated the memory, `ptr` is its address, and `owner` keeps it alive.
+    """
 
-    def __init__(self):
-        self.device = state.device
+    def __init__(self, ptr=None, size=0, owner=None, device=None):
+        self.ptr, self.owner = ptr, owner
+        self.device = state.device if device is None else device
         self.record_write()
+        if owner is not None:
+            self.time = 0
 
     def record_write(self):
         self.stream, self.time = state.stream, next(state.clock)
@@ -107,9 +102,19 @@ class TrackedMemory:
     def check_use(self):
         if self.device != state.device:
             raise DeviceMisuse(f"an array on device {self.device} is used while device {state.device} is current")
-        latest = max(self.stream.finished_before, state.stream.seen.get(self.stream, 0))
-        if self.stream.ptr != state.stream.ptr and self.time > latest:
+        if self.stream.ptr != state.stream.ptr and self.time > self.stream.finished_before:
             raise DeviceMisuse("an array is used that another stream may still write")
+
+
+class MemoryPointer:
+    """A pointer to an offset in a block of memory."""
+
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+def using_allocator(allocator):
+    return mock.patch.object(state, "allocator", allocator)
 
 
 def _to_numpy(value):
@@ -123,46 +128,15 @@ def _to_numpy(value):
 
 
 def _to_device_array(value):
-    """Convert NumPy results to device arrays; as in CuPy, scalars become arrays of rank 0."""
-    return ndarray(*_copy_to_device(np.asarray(value))) if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-class UnownedMemory:
-    """Memory allocated by another library and kept alive by `owner`."""
-
-    def __init__(self, ptr, size, owner, device):
-        self.ptr, self.owner = ptr, owner
-        self.memory = TrackedMemory()
-        self.memory.device, self.memory.time, self.memory.mem = device, 0, self
-
-
-class MemoryPointer:
-    """A pointer to an offset in a block of memory."""
-
-    def __init__(self, mem, offset):
-        self.mem, self.ptr = mem, mem.ptr + offset
-
-    def view_array_and_memory(self, shape, dtype, strides=None):
-        """Return a NumPy array that views the memory, and the `TrackedMemory` to which it belongs."""
-        dtype = np.dtype(dtype)
-        strides = strides or np.ndarray(shape, dtype, bytes(0) if 0 in shape else None).strides
-        extent = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
-        buffer = (ctypes.c_char * extent).from_address(self.ptr) if extent else bytes(0)
-        return np.ndarray(shape, dtype, buffer, 0, strides), self.mem.memory
-
-
-def using_allocator(allocator):
-    return mock.patch.object(state, "allocator", allocator)
-
-
-def _copy_to_device(array):
-    """Copy an array to memory from the current allocator; return the copy and its memory."""
-    if state.allocator is None or array.size == 0:
-        return array, None
-    copied, memory = state.allocator(array.nbytes).view_array_and_memory(array.shape, array.dtype)
-    copied[...] = array
-    memory.record_write()
-    return copied, memory
+    """Copy NumPy results to memory from the current allocator; as in CuPy, scalars become arrays of rank 0."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    if state.allocator is None or value.size == 0:
+        return ndarray(np.asarray(value))
+    result = ndarray(value.shape, value.dtype, state.allocator(value.nbytes))
+    result.array[...] = value
+    result.memory.record_write()
+    return result
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -170,7 +144,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
         if memptr is not None:  # the arguments are (shape, dtype, memptr, strides), as in CuPy
-            array, memory = memptr.view_array_and_memory(array, memory, strides)
+            buffer = (ctypes.c_char * sys.maxsize).from_address(memptr.ptr)
+            array, memory = np.ndarray(array, memory, buffer, 0, strides), memptr.mem
         self.array = array
         self.memory = memory or TrackedMemory()
 
@@ -180,9 +155,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     )
     device = property(lambda self: DeviceStandIn(self.memory.device))
     data = property(
-        lambda self: types.SimpleNamespace(
-            ptr=self.array.ctypes.data, mem=self.memory.mem, device_id=self.memory.device
-        )
+        lambda self: types.SimpleNamespace(ptr=self.array.ctypes.data, mem=self.memory, device_id=self.memory.device)
     )
     T = property(lambda self: ndarray(self.array.T, self.memory))
 
@@ -252,17 +225,15 @@ class CompiledKernel:
         self.max_dynamic_shared_size_bytes = 48 * 1024
 
     def __call__(self, grid, block, args, shared_mem=0):
-        if shared_mem > self.max_dynamic_shared_size_bytes:
-            raise DeviceMisuse(
-                f"{self.name} is launched with {shared_mem} bytes of shared memory, more than its maximum"
-            )
-        if not (isinstance(grid, tuple) and isinstance(block, tuple)):
-            raise DeviceMisuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
         args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
-        if not all(isinstance(value, (ndarray, np.generic)) for value in args):
-            raise DeviceMisuse(f"{self.name} is launched with arguments that are neither arrays nor NumPy scalars")
-        if any(n > limit for n, limit in zip(grid, DeviceStandIn.largest_grid, strict=False)):
-            raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
+        for wrong, text in (
+            (shared_mem > self.max_dynamic_shared_size_bytes, f"{shared_mem} bytes of shared memory, too many"),
+            (not isinstance(grid, tuple) or not isinstance(block, tuple), "extents that are not tuples"),
+            (not all(isinstance(a, (ndarray, np.generic)) for a in args), "neither arrays nor NumPy scalars"),
+            (any(n > limit for n, limit in zip(grid, LARGEST_GRID, strict=False)), "more than a device grants"),
+        ):
+            if wrong:
+                raise DeviceMisuse(f"{self.name} is launched with {text}: grid {grid}, block {block}")
         library = launcher._HOST.library(self.family)
         parameters = library.parameter_layout(self.name).flat
         host_args = [
@@ -311,25 +282,17 @@ def asnumpy(value):
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
-def draw_host_and_device_arguments(op, dtype=np.float32, **options):
-    """Return random arguments of an operator on the host, and copies on the device."""
-    values = draw_operator_arguments(op, dtype, **options)
-    return values, {name: moved(value) for name, value in values.items()}
-
-
 def install_cupy(monkeypatch, cache):
     """Make ``import cupy`` find the stand-in; "compiled" kernels are written to the folder `cache`."""
     global state
     state = DeviceState()
-    state.stream = Stream(0)
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, asnumpy
-    cupy.isfinite, cupy.hypot, cupy.minimum, cupy.maximum = np.isfinite, np.hypot, np.minimum, np.maximum
     cupy.cuda = types.SimpleNamespace(
         Device=DeviceStandIn,
         Stream=Stream,
-        UnownedMemory=UnownedMemory,
+        UnownedMemory=TrackedMemory,
         MemoryPointer=MemoryPointer,
         using_allocator=using_allocator,
         get_current_stream=lambda: state.stream,
@@ -343,15 +306,15 @@ def install_cupy(monkeypatch, cache):
         def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
             numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised NaN would cause warnings
-            return _to_device_array(
-                getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
-            )
+            arrays = {n: _to_numpy(value) for n, value in kwargs.items()}
+            return _to_device_array(getattr(np, numpy_name)(*_to_numpy(args), **arrays))
 
         return call_numpy
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
-        "empty_like", "flatnonzero", "searchsorted", "stack", "take", "where", "zeros", "zeros_like",
+        "empty_like", "flatnonzero", "hypot", "isfinite", "maximum", "minimum", "searchsorted", "stack", "take",
+        "where", "zeros", "zeros_like",
     ):  # fmt: skip
         setattr(cupy, name, make_array_function(name))
     cupyx = types.ModuleType("cupyx")

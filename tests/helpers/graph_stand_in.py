@@ -24,6 +24,17 @@ def waits_for_device(func, args):
     return name.startswith(SYNCHRONISING[-3:]) or name in SYNCHRONISING or by_mask or repeats
 
 
+class OperationCounter(TorchDispatchMode):
+    """Counts torch operations, except views, allocations and detach."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        package, name = func.name().split("::")
+        self.count += package == "aten" and not func.is_view and not name.startswith(("empty", "detach"))
+        return func(*args, **(kwargs or {}))
+
+
 class OperationRecorder(TorchDispatchMode):
     """Records operations with their arguments and results, and the values they overwrite."""
 
@@ -86,14 +97,12 @@ def install_cuda_graphs(monkeypatch):
         "graph": capture_graph,
         "Stream": lambda: stream,
         "current_stream": lambda: stream,
-    }
-    replacements |= {
         "stream": contextlib.nullcontext,
         "device": contextlib.nullcontext,
         "graph_pool_handle": lambda: (0, 1),
+        "Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
+        "is_current_stream_capturing": lambda: state.capturing,
     }
-    replacements |= {"Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None)}
-    replacements |= {"is_current_stream_capturing": lambda: state.capturing}
     for name, value in replacements.items():
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):

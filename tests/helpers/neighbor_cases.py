@@ -1,8 +1,6 @@
-"""Random structures for tests of neighbour searches, and the edges that the CPU search finds in them."""
+"""Random structures for tests of neighbour searches."""
 
 import numpy as np
-
-from trigraph.graphs.neighbors import find_neighbor_pairs
 
 CUTOFF = 1.0
 STRUCTURE_TYPES = ("crystal", "skewed", "tiny", "slab", "wire", "molecule", "cluster", "lattice", "unwrapped", "empty")
@@ -45,14 +43,3 @@ def draw_structure_batch(seed, dtype):
     order = rng.permutation(len(of_atom)) if seed % 2 else np.arange(len(of_atom))
     pos, cells, flags = (np.concatenate([one[k].reshape(-1, 3) for one in drawn_structures]) for k in range(3))
     return pos[order].astype(dtype), of_atom[order], cells.reshape(-1, 3, 3).astype(dtype), flags.reshape(-1, 3)
-
-
-def find_edges_on_cpu(pos, of_atom, cells, flags, cutoff=CUTOFF):
-    """Return the sorted edges as an array of shape (edges, 5): source, destination and shift."""
-    columns = [np.zeros((0, 5), np.int64)]
-    for s, (cell, periodic) in enumerate(zip(cells, flags, strict=True)):
-        atoms = np.flatnonzero(of_atom == s)
-        src, dst, shifts, _ = find_neighbor_pairs(pos[atoms], cutoff, cell, periodic)
-        columns.append(np.column_stack([atoms[src], atoms[dst], shifts]))
-    edges = np.concatenate(columns)
-    return edges[np.lexsort(edges.T[::-1])]

@@ -8,7 +8,6 @@ import time
 import graph_stand_in
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trigraph.benchmarks.models import SLAB, WIDTHS, build_atoms, make_dimenet
 from trigraph.torch import compile_potential
@@ -16,20 +15,10 @@ from trigraph.torch import compile_potential
 CALLS = 200
 
 
-class OperationCounter(TorchDispatchMode):
-    """Counts torch operations, except views, allocations and detach."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += not func.is_view and not func._schema.name.startswith(("aten::empty", "aten::detach"))
-        return func(*args, **(kwargs or {}))
-
-
 def count_and_time_step(step, graphs):
     """Return one step's numbers of operations and replays, and the fastest step's time in milliseconds."""
     before = sum(graph.replays for graph in graphs)
-    with OperationCounter() as counter:
+    with graph_stand_in.OperationCounter() as counter:
         step()
     replays, times = sum(graph.replays for graph in graphs) - before, []
     for _ in range(CALLS):

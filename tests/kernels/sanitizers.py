@@ -1,7 +1,6 @@
 """Run a family's kernels in instrumented builds, record launches, and fill workspace with NaN."""
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -16,12 +15,8 @@ from trigraph.benchmarks.qualify.cases import list_covered_instances
 from trigraph.benchmarks.qualify.place import Rehearsal
 from trigraph.gpu.cache import KERNELS
 from trigraph.gpu.host.build import build_host_library, make_sanitizer_environment
-from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
+from trigraph.gpu.launcher import ORDERS, HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
-
-# Results of the installed library must be bitwise identical in every thread order. Sanitizer reports do not depend on
-# the order, so instrumented builds use only one order.
-ORDERS = ("forward", "reverse", "random")
 
 
 class LaunchRecorder(HostLibrary):
@@ -56,11 +51,6 @@ def check_family_results(family, path, order):
 
 
 _FIRST_RESULTS = {}
-
-
-def find_installed_library(family):
-    """Return the path of a family's installed library."""
-    return importlib.util.find_spec(f"trigraph.gpu._host_{family}").origin
 
 
 _BARRIER = re.compile(r"\b__sync(?:threads|warp)\(\);")

@@ -5,8 +5,10 @@ No GPU is needed. `make test` compiles one instance of every kernel for one arch
 
 import functools
 import importlib.util
+import io
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -14,13 +16,28 @@ from host_kernels import find_selection_number, skip_unless_available
 
 from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.spills import (
-    ARCHITECTURES,
-    KERNELS,
-    LocalMemoryUsage,
-    compile_and_measure_memory,
-    describe_unexpected_local_memory,
-)
+from trigraph.gpu.sources import expand_includes
+from trigraph.gpu.spills import ARCHITECTURES, LocalMemoryUsage, describe_unexpected_local_memory
+
+# The compiler options of the launcher, and an option that CuPy adds.
+OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
+
+
+def compile_and_measure_memory(source, instances, architecture):
+    """Compile a ``.cu`` file for an architecture, and return the local memory used by each instance."""
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
+    log = io.StringIO()
+    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
+    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
+    memory = re.compile(
+        r"Function properties for (\S+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    )
+    usage = {
+        name: LocalMemoryUsage(int(stack), int(a) + int(b)) for name, stack, a, b in memory.findall(log.getvalue())
+    }
+    return {name: usage[bytes(symbol).decode()] for name, symbol in code.symbol_mapping.items()}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +53,9 @@ def compilation_futures(require_nvrtc, request):
     compiled_pairs = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {
-            (family, arch): pool.submit(compile_and_measure_memory, KERNELS / f"{family}.cu", INSTANCES[family], arch)
+            (family, arch): pool.submit(
+                compile_and_measure_memory, cache.KERNELS / f"{family}.cu", INSTANCES[family], arch
+            )
             for family, arch in compiled_pairs
         }
 
@@ -58,7 +77,7 @@ def test_one_instance_of_every_kernel_compiles(family):
         by_kernel.setdefault(name.split("<")[0], []).append(name)
     turn = find_selection_number() // len(ARCHITECTURES)
     names = [instances[turn % len(instances)] for instances in by_kernel.values()]
-    usages = compile_and_measure_memory(KERNELS / f"{family}.cu", names, architecture)
+    usages = compile_and_measure_memory(cache.KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names
     assert describe_unexpected_local_memory(usages) == []
 
@@ -66,14 +85,14 @@ def test_one_instance_of_every_kernel_compiles(family):
 def test_spill_lists_contain_only_existing_names():
     names = {name for instances in INSTANCES.values() for name in instances}
     assert {*spills.SPILLS} <= names
-    assert {*spills.STACK_KERNELS} <= {name.split("<")[0] for name in names}
+    assert {*spills.STACK_KERNELS} <= {name.partition("<")[0] for name in names}
 
 
 @pytest.mark.usefixtures("require_nvrtc")
 def test_spill_checks_use_the_launch_options():
     from cuda.core import ProgramOptions
 
-    options = {option.decode() for option in ProgramOptions(arch="sm_90", **spills.OPTIONS).as_bytes("nvrtc")}
+    options = {option.decode() for option in ProgramOptions(arch="sm_90", **OPTIONS).as_bytes("nvrtc")}
     assert options == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 

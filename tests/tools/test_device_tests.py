@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from programs import run_command
 
+from trigraph.benchmarks.qualify.place import Rehearsal
+from trigraph.benchmarks.qualify.stages import checks
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
@@ -80,7 +82,7 @@ def test_rehearsal_passes_but_checks_little(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_crashes_do_not_stop_other_tests(tmp_path):
     """A crash, a broken device and a hanging test are recorded, and the other tests still run."""
-    for name in ("conftest.py", "device_calls.py"):
+    for name in ("conftest.py", "deadline.py"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "test_device_checks.py").write_text(TEST_ENDINGS)
     record_content = rehearse_device_tests(
@@ -116,32 +118,19 @@ def test_verdict_requires_every_family_verified(import_device_module):
 
 
 def test_device_tests_detect_errors(import_device_module, monkeypatch):
-    """An empty replay, unwritten results, inaccurate results, spills and sanitizer reports are detected."""
-    checks, target, op = (
-        import_device_module("test_device_checks"),
-        import_device_module("conftest").Rehearsal(),
-        OPERATORS["gno_message_fwd"],
-    )
-    real = checks.compute_fields
+    """An empty replay, unwritten results, and inaccurate or different results are detected."""
+    device_tests, op = import_device_module("test_device_checks"), OPERATORS["gno_message_fwd"]
+    target, real = Rehearsal(), checks.call_operator
     monkeypatch.setattr(target, "capture_call", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
-        checks.test_captured_call_replays_with_other_inputs(target, op)
-    monkeypatch.setattr(checks, "compute_fields", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
+        device_tests.test_captured_call_replays_with_other_inputs(target, op)
+    monkeypatch.setattr(checks, "call_operator", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
     with pytest.raises(AssertionError):
-        checks.test_results_do_not_depend_on_unwritten_memory(target, op)
+        device_tests.test_results_do_not_depend_on_unwritten_memory(target, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
     assert checks.is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
     assert not checks.is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
     assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
-    usage = {"registers": 32, "local_bytes": 8}
-    usages = dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
-    (line,) = import_device_module("test_device_environment").list_unlisted_spills(usages)
-    assert line == f"sum_rows<float>: {usage}"
-    find_errors = import_device_module("test_device_sanitizers").list_tool_errors
-    assert find_errors("========= ERROR SUMMARY: 0 errors") == []
-    assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
-    assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
-    unequal = import_device_module("device_calls").list_unequal_fields
     got = {"x": None, "y": np.nextafter(right, 9), "z": right}
-    assert unequal(target, got, dict.fromkeys("xyz", right)) == ["x", "y"]
+    assert checks.find_different_fields(target, got, dict.fromkeys("xyz", right)) == "x, y"

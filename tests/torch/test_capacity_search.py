@@ -10,61 +10,12 @@ from ase import units
 from ase.build import bulk
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from neighbor_cases import CUTOFF, draw_structure_batch
-from test_torch_captured import (
-    Springs,
-    assert_graphs_equal_constructed,
-    make_crystal_tensors,
-    make_molecule_tensors,
-    make_potential,
-)
+from test_torch_captured import Springs, make_crystal_tensors, make_molecule_tensors, make_potential
 
 import trigraph.ase
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.potentials.capacity_search import PaddedNeighborSearch
 from trigraph.torch.potentials.padding import PaddedBuffers
-
-
-def list_padding_bytes(padding):
-    """Return the bytes of every array in a padding that potentials use."""
-    neighbors = padding.neighbors
-    graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
-    arrays = [a for graph in graphs for a in (*graph.prepare(), graph.offsets, graph.indices)]
-    tensors = [*padding.edges.values(), padding.pos, *(t for t in (padding.shifts, padding.cells) if t is not None)]
-    return [a.tobytes() for a in (*arrays, *(t.numpy() for t in tensors))]
-
-
-def test_search_fills_padding_like_the_host():
-    """A search fills a padding, including its ghost atoms, with the same bytes as neighbours found on the CPU."""
-    model = Springs()
-    model.cutoff = CUTOFF
-    for seed in range(60):
-        dtype = (torch.float32, torch.float64)[seed % 2]
-        pos, of_atom, cells, flags = map(torch.from_numpy, draw_structure_batch(seed, np.float32))
-        pos, cells, z = pos.to(dtype), cells.to(dtype), torch.ones(len(pos), dtype=torch.int64)
-        neighbors = model.neighbors(pos, of_atom, cells, flags)
-        needed = Capacity.from_neighbors(neighbors)
-        extra = (seed % 3) * 77
-        capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
-        padding = PaddedBuffers(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
-        padding.load_structures(z, pos, cells, neighbors, CUTOFF)
-        expected = list_padding_bytes(padding)
-        search = PaddedNeighborSearch(padding, CUTOFF, None)
-        search.record_checked_atoms(flags.numpy())
-        for name, array in padding.edges.items():
-            array.fill_(7 if "offsets" in name else 0)
-        padding.shifts.fill_(7)
-        assert search.load_arguments(z, pos, of_atom, cells, flags)
-        refused, total = search.find_and_write_edges()[0].tolist()
-        assert (refused, total) == (0, needed.edges)
-        assert list_padding_bytes(padding) == expected
-        if total > 1 and seed % 4 == 2:  # the edges do not fit, so only ghost atoms remain
-            padding.capacity = capacity._replace(edges=total - 1)
-            assert search.load_arguments(z, pos, of_atom, cells, flags)
-            assert search.find_and_write_edges()[0].tolist() == [1, total]
-            assert padding.refused
-            assert not padding.edges["src_offsets"][len(z)]
-            assert_graphs_equal_constructed(padding.neighbors)
 
 
 @pytest.fixture
@@ -180,18 +131,21 @@ def test_results_beyond_capacity_are_nan(graphs_and_host_searches):
     compute_checked_results(captured, model, z, pos, None, cell)
 
 
+@pytest.mark.parametrize("skin", [0.0, 0.3])
 @pytest.mark.usefixtures("graphs_and_host_searches")
-def test_captured_ase_dynamics_agree_with_eager():
-    """Captured dynamics with a calculator without a skin agree with eager dynamics."""
+def test_captured_ase_dynamics_agree_with_eager(skin):
+    """Captured dynamics agree with eager dynamics, use a single capacity, and search in a graph if there is no skin."""
     model, positions = make_potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)
         atoms.rattle(0.1, seed=0)
-        atoms.calc = trigraph.ase.Calculator(model, **options)
+        atoms.calc = trigraph.ase.Calculator(model, skin=skin, **options)
         VelocityVerlet(atoms, 1 * units.fs).run(6)
         positions.append(atoms.positions)
+        atoms.get_stress()
     assert np.abs(positions[0] - positions[1]).max() < 1e-10
-    assert atoms.calc.model._search_padding is not None
+    assert len(atoms.calc.model.capacities) == 1
+    assert (atoms.calc.model._search_padding is None) == (skin > 0)
 
 
 def test_device_search_never_synchronizes(monkeypatch, tmp_path):

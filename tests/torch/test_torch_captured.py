@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch_stand_in
-from ase import units
 from ase.build import bulk, molecule
-from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
 from two_ranks import compute_on_two_ranks, take_rank_averaged_steps, take_training_steps
 
@@ -152,10 +150,10 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     assert not structures.energy_forces_stress().forces[3:].any()
 
 
-@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
-def captured_graphs(request, monkeypatch):
-    """Return the stand-in's captured graphs, or None for padded calls without capture."""
-    return graph_stand_in.install_cuda_graphs(monkeypatch) if request.param == "replayed" else None
+@pytest.fixture
+def captured_graphs(monkeypatch):
+    """Return the stand-in's captured graphs (rehearsals of tests/device make padded calls without a capture)."""
+    return graph_stand_in.install_cuda_graphs(monkeypatch)
 
 
 def test_replays_agree_with_the_model(captured_graphs):
@@ -183,7 +181,7 @@ def test_replays_agree_with_the_model(captured_graphs):
         if seed == 6:
             model.emb.lin.weight.data = model.emb.lin.weight.data + 1
         model.train(seed % 3 == 0)
-        made.append(len(captured_graphs or ()))
+        made.append(len(captured_graphs))
     for got, expected in kept:
         assert_close(got, expected)
     assert len(captured.capacities) == 2
@@ -194,8 +192,6 @@ def test_replays_agree_with_the_model(captured_graphs):
             assert_close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
     assert_close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
     assert captured(z, pos).shape == (1,)
-    if captured_graphs is None:
-        return
     assert sum(g.replays for g in captured_graphs) > len(captured_graphs)
     assert made[:4] == [2, 2, 4, 6]  # each new mode or capacity makes two more
     own = compile_potential(model, capture=True, static_results=True)
@@ -262,7 +258,7 @@ def test_captured_training_agrees_with_eager_steps(captured_graphs, form):
                 assert_close(a, b)
         if seed % 2:
             several[0].zero_grad()
-    assert captured_graphs is None or [g.replays for g in captured_graphs] == [2, 1, 1]
+    assert [g.replays for g in captured_graphs] == [2, 1, 1]
 
 
 def test_ranks_average_gradients(tmp_path):
@@ -420,17 +416,3 @@ def test_captured_device_code_never_synchronizes(monkeypatch, tmp_path, model):
     assert cupy_stand_in.state.launches > launches
     for a, b in zip((*(t[: len(given.z)] for t in got[:2]), *got[2:]), expected, strict=True):
         assert float((a.detach() - b).abs().max()) <= 1e-4 * float(b.abs().max())
-
-
-def test_captured_ase_dynamics_with_skin_agree_with_eager():
-    """A captured calculator with a skin agrees with an eager one and uses a single capacity."""
-    model, positions = make_potential(), []
-    for options in ({}, {"capture": True}):
-        atoms = bulk("Cu", cubic=True)
-        atoms.rattle(0.1, seed=0)
-        atoms.calc = trigraph.ase.Calculator(model, skin=0.3, **options)
-        VelocityVerlet(atoms, 1 * units.fs).run(5)
-        positions.append(atoms.positions)
-        atoms.get_stress()
-    assert np.abs(positions[0] - positions[1]).max() < 1e-10
-    assert len(atoms.calc.model.capacities) == 1

@@ -75,47 +75,54 @@ def find_different_fields(target: Device, got: Fields, right: Fields) -> str:
     )
 
 
-def _fill_with_invalid(fields: Fields) -> None:
+def fill_with_invalid(fields: Fields) -> None:
     """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)
 
 
+def find_fields_from_unwritten_memory(target: Device, op: Operator) -> str:
+    """Return the fields whose bits change if workspace, results and `out` are first filled with NaN."""
+    values = target.move_to_device(draw_operator_arguments(op))
+    right = call_operator(op, values, target.backend)
+    out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
+    fill_with_invalid(out)
+    with target.fill_uninitialized():
+        fresh = call_operator(op, values, target.backend)
+        into = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
+    wrong = [find_different_fields(target, got, right) for got in (fresh, into)]
+    wrong += [n for n, array in out.items() if into[n] is not array]
+    return "; ".join(filter(None, wrong))
+
+
 def _check_uninitialized_memory(target: Device, notes: Notes) -> None:
-    """Check that results are bitwise identical if workspace, results and `out` are first filled with NaN."""
     for name in _limit_names_in_rehearsal(target):
-        op = OPERATORS[name]
-        values = target.move_to_device(draw_operator_arguments(op))
-        right = call_operator(op, values, target.backend)
-        out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
-        _fill_with_invalid(out)
-        with target.fill_uninitialized():
-            fresh = call_operator(op, values, target.backend)
-            into = call_operator(op, values, target.backend, next(iter(out.values())) if op.returns_array else out)
-        wrong = [find_different_fields(target, got, right) for got in (fresh, into)]
-        wrong += [n for n, array in out.items() if into[n] is not array]
-        notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
+        wrong = find_fields_from_unwritten_memory(target, OPERATORS[name])
+        notes.add(f"{name}, memory that holds NaN, and out=", not wrong, wrong)
+
+
+def find_fields_of_unaligned_arrays(target: Device, op: Operator, dtype: str) -> str:
+    """Return the fields that differ for arrays one element after an aligned address, which allows no vector loads."""
+    arguments = draw_operator_arguments(op, dtype)
+    values = target.move_to_device(arguments)
+    right = call_operator(op, values, target.backend)
+    for key, array in values.items():
+        if isinstance(arguments[key], np.ndarray):
+            whole = target.xp.empty(array.size + 1, array.dtype)
+            whole[1:] = array.reshape(-1)
+            values[key] = whole[1:].reshape(array.shape)
+    return find_different_fields(target, call_operator(op, values, target.backend), right)
 
 
 def _check_unaligned_arrays(target: Device, notes: Notes) -> None:
-    """Check arrays that start one element after an aligned address, where vector loads are not allowed."""
     for name in _limit_names_in_rehearsal(target):
-        op = OPERATORS[name]
         for dtype in ("float32", "float64"):
-            arguments = draw_operator_arguments(op, dtype)
-            values = target.move_to_device(arguments)
-            right = call_operator(op, values, target.backend)
-            for key, array in values.items():
-                if isinstance(arguments[key], np.ndarray):
-                    whole = target.xp.empty(array.size + 1, array.dtype)
-                    whole[1:] = array.reshape(-1)
-                    values[key] = whole[1:].reshape(array.shape)
-            wrong = find_different_fields(target, call_operator(op, values, target.backend), right)
+            wrong = find_fields_of_unaligned_arrays(target, OPERATORS[name], dtype)
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
-def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
+def list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _limit_names_in_rehearsal(target, SELECTED_OPERATORS):
@@ -128,83 +135,88 @@ def _list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fie
     return works
 
 
-def _check_streams(target: Device, notes: Notes) -> None:
-    """Check different calls on two concurrent streams."""
-    works, streams = _list_calls_with_results(target), [target.make_stream(), target.make_stream()]
-    calls: list[tuple[str, Fields, Fields]] = []
+def find_wrong_calls(target: Device, works: list[tuple[str, Callable[[], Fields], Fields]], *streams: Any) -> set[str]:
+    """Run calls on alternating streams; return the names of those with other results than a call on its own."""
+    calls = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
-            with streams[(turn + k) % 2]:
+            with streams[(turn + k) % len(streams)]:
                 calls.append((name, call(), right))
     target.synchronize()
-    wrong = {name for name, got, right in calls if find_different_fields(target, got, right)}
-    notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(calls))
+    return {name for name, got, right in calls if find_different_fields(target, got, right)}
+
+
+def _check_streams(target: Device, notes: Notes) -> None:
+    """Check different calls on two concurrent streams."""
+    wrong = find_wrong_calls(target, list_calls_with_results(target), target.make_stream(), target.make_stream())
+    notes.add("calls on two streams", not wrong, "; ".join(wrong))
+
+
+def find_wrong_calls_in_threads(target: Device) -> set[str]:
+    """Run calls in two threads, each with its own stream; return the names of those with other results."""
+    works = list_calls_with_results(target)
+    with ThreadPoolExecutor(2) as pool:
+        wrong = [pool.submit(find_wrong_calls, target, works, target.make_stream()) for _ in range(2)]
+    return wrong[0].result() | wrong[1].result()
 
 
 def _check_threads(target: Device, notes: Notes) -> None:
-    """Check the same calls in two threads, each with its own stream."""
-    works = _list_calls_with_results(target)
+    wrong = find_wrong_calls_in_threads(target)
+    notes.add("calls on two threads", not wrong, "; ".join(wrong))
 
-    def find_wrong_calls(first: int) -> set[str]:
-        wrong = set()
-        with target.make_stream() as stream:
-            for turn in range(ROUNDS):
-                name, call, right = works[(turn + first) % len(works)]
-                got = call()
-                stream.synchronize()
-                if find_different_fields(target, got, right):
-                    wrong.add(name)
-        return wrong
 
-    with ThreadPoolExecutor(2) as pool:
-        wrong = set[str]().union(*pool.map(find_wrong_calls, range(2)))
-    notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
+def find_fields_of_wrong_replays(target: Device, op: Operator) -> str:
+    """Return the fields that differ if a captured call is replayed with new inputs, after other calls used the pool."""
+    values = target.move_to_device(draw_operator_arguments(op))
+    results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
+    for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
+        if hasattr(value, "dtype") and value.shape == values[key].shape:
+            values[key][...] = value
+    right = target.copy_to_host(call_operator(op, values, target.backend))
+    fill_with_invalid(results)
+    replay()
+    wrong = find_different_fields(target, results, right)
+    with target.fill_uninitialized():
+        again = call_operator(op, values, target.backend)
+    replay()
+    return wrong or find_different_fields(target, results, right) or find_different_fields(target, again, right)
 
 
 def _check_captured_calls(target: Device, notes: Notes) -> None:
-    """Check that a captured call can be replayed with new inputs, before and after other calls use the memory pool."""
     for name in _limit_names_in_rehearsal(target):
-        op = OPERATORS[name]
-        values = target.move_to_device(draw_operator_arguments(op))
-        results, replay = target.capture_call(partial(call_operator, op, values, target.backend))
-        for key, value in target.move_to_device(draw_operator_arguments(op, seed=1)).items():
-            if hasattr(value, "dtype") and value.shape == values[key].shape:
-                values[key][...] = value
-        right = target.copy_to_host(call_operator(op, values, target.backend))
-        _fill_with_invalid(results)
-        replay()
-        with target.fill_uninitialized():
-            again = call_operator(op, values, target.backend)
-        replay()
-        wrong = find_different_fields(target, results, right) or find_different_fields(target, again, right)
+        wrong = find_fields_of_wrong_replays(target, OPERATORS[name])
         notes.add(f"{name}, captured and replayed", not wrong, wrong)
 
 
+def find_inaccurate_fields(target: Device, op: Operator) -> list[str]:
+    """Return the fields that are inaccurate for tiny or large numbers; allow gpu-host's error if it is larger."""
+    arguments, wrong = draw_operator_arguments(op), []
+    fields = {f.name: f for f in op.fields}
+    real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
+    for first in real:
+        for power in (-140, 20):  # -140 checks that subnormal numbers are not flushed to zero
+            values = {**arguments, first: np.ldexp(arguments[first], power)}
+            with np.errstate(all="ignore"):
+                right = call_operator(op, values, "gpu-host")
+                got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
+                exact = compute_with_judge(op, values)
+            sizes = find_symbol_sizes(op, values)
+            most = tolerances.accuracy_tolerance(True, evaluate_expression(op.definition.terms, sizes))
+            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], right[n], v, most)]
+            wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
+    return wrong
+
+
 def _check_extreme_numbers(target: Device, notes: Notes) -> None:
-    """Check numbers near the limits of the range against the judge; allow gpu-host's error if it is larger."""
     if explain_unavailable("gpu-host"):
         notes.add("extremes", note=f"left out: gpu-host is {explain_unavailable('gpu-host')}")
         return
     for name in _limit_names_in_rehearsal(target):
-        op = OPERATORS[name]
-        arguments, wrong = draw_operator_arguments(op), []
-        fields = {f.name: f for f in op.fields}
-        real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
-        for first in real:
-            for power in (-140, 20):  # -140 checks that subnormal numbers are not flushed to zero
-                values = {**arguments, first: np.ldexp(arguments[first], power)}
-                with np.errstate(all="ignore"):
-                    right = call_operator(op, values, "gpu-host")
-                    got = target.copy_to_host(call_operator(op, target.move_to_device(values), target.backend))
-                    exact = compute_with_judge(op, values)
-                sizes = find_symbol_sizes(op, values)
-                most = tolerances.accuracy_tolerance(True, evaluate_expression(op.definition.terms, sizes))
-                names = [n for n, v in exact.items() if not _is_accurate(fields[n], got[n], right[n], v, most)]
-                wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
-        notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
+        wrong = find_inaccurate_fields(target, OPERATORS[name])
+        notes.add(f"{name} in extremes", not wrong, "; ".join(wrong))
 
 
-def _is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
+def is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
     """Return whether the same numbers are finite and the error is at most `most` or 8 times the error of `right`."""
     if not (np.isfinite(got) == np.isfinite(right)).all():
         return False

@@ -13,7 +13,7 @@ from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device, make_device
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, rank_for_compilation
-from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
+from trigraph.gpu.spills import ARCHITECTURES, LocalMemoryUsage, describe_unexpected_local_memory
 
 
 def list_parts(where: Device) -> list[str]:
@@ -77,7 +77,7 @@ def _compile_all_instances(where: Device, notes: Notes) -> None:
 
 def _note_unlisted_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping[str, int]]) -> None:
     """Note the kernels that use local memory (stack or spills) although `gpu/spills.py` does not list them."""
-    over = [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
+    over = describe_unexpected_local_memory({n: LocalMemoryUsage(u["local_bytes"], 0) for n, u in usages.items()})
     most = max(usages, key=lambda name: usages[name]["registers"])
     notes.add(
         "only kernels on the list use local memory",
