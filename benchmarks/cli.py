@@ -1,23 +1,23 @@
 """Command `trigraph bench`, and the tables that it prints."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.table import Table
 
 from slopecheck.console import make_empty_table
 from slopecheck.terminal import make_escaping_console
-from trigraph.backends import BACKENDS, explain_unavailable
+from trigraph.backends import explain_unavailable
 from trigraph.benchmarks.measure import measure_peak_rates
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import make_record, write_record
 from trigraph.benchmarks.run import (
     DIRECT,
     DISTURBED,
+    DTYPE,
     BenchmarkResult,
     Options,
     find_workloads,
@@ -29,8 +29,8 @@ from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
 # Sizes for measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
-CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
-DEVICE_CEILING_SIZES = 2**31, 8192
+PEAK_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
+DEVICE_PEAK_SIZES = 2**31, 8192
 
 
 def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -44,9 +44,9 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
     return sizes
 
 
-def _check_arrays_fit_memory(workload: Workload, options: Options) -> None:
+def _check_arrays_fit_memory(workload: Workload, size: str) -> None:
     """Raise UsageError if the arrays do not fit in memory, because the system would otherwise kill a process."""
-    needed = workload.count_bytes_moved(workload.choose_run_sizes(options.size), np.dtype(options.dtype))
+    needed = workload.count_bytes_moved(workload.choose_run_sizes(size), DTYPE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -59,17 +59,19 @@ def _choose_workloads(
     names: tuple[str, ...],
     operators: tuple[str, ...],
     sizes: dict[str, int],
-    device: bool,
+    options: Options,
 ) -> list[Workload | Program]:
-    if device and explain_unavailable("gpu"):
+    """Return the workloads that fit the options and have a requested contender."""
+    if options.device and explain_unavailable("gpu"):
         raise click.UsageError(f"--device: {explain_unavailable('gpu')}")
-    if operators:
-        if families or names or device:
-            raise click.UsageError("--operator excludes --family, --workload and --device")
-        return [make_operator_workload(name, sizes) for name in operators]
-    if sizes:
+    if sizes and not operators:
         raise click.UsageError("--sizes requires an --operator; named workloads have fixed sizes")
-    return find_workloads(families, names, device)
+    if operators and (families or names or options.device):
+        raise click.UsageError("--operator excludes --family, --workload and --device")
+    of_operators = [make_operator_workload(name, sizes) for name in operators]
+    for workload in of_operators:
+        _check_arrays_fit_memory(workload, options.size)
+    return [w for w in of_operators or find_workloads(families, names, options.device) if options.select_contenders(w)]
 
 
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
@@ -88,48 +90,34 @@ def _format_three_digits(value: float | None) -> str:
 
 
 def _format_caption(result: BenchmarkResult) -> str:
-    caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
-    if result.other_share is not None and result.other_share > DISTURBED:
+    caption = ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
+    if result.other_share > DISTURBED:
         caption += f"; other processes used {result.other_share:.0%} of the processors"
     return caption
 
 
-def _make_contender_table(result: BenchmarkResult) -> Table:
+def _make_contender_table(result: BenchmarkResult, peak_rates: Mapping[str, float]) -> Table:
     """Tabulate time and peak memory of a workload's contenders, and their ratios to the first contender."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
-    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
+    least = result.compute_least_seconds(peak_rates)
+    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio", *["% of bound"] * (least is not None))
     title = f"{result.workload.name}: {result.workload.summary}"
     table = make_empty_table(("contender",), numbers, title, _format_caption(result))
     for name, m in result.measured.items():
         if m.seconds:
             low, mid, high = (_format_three_digits(scale * t) for t in m.quartiles)
-            time, memory = result.compute_ratios_to_first(name)
-            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _format_three_digits(memory))
-            table.add_row(name, mid, f"{low} - {high}", _format_three_digits(time), *memory_columns)
+            time, memory = map(_format_three_digits, result.compute_ratios_to_first(name))
+            share = [] if least is None else [f"{least / m.median:.1%}"]
+            table.add_row(name, mid, f"{low} - {high}", time, f"{m.peak_bytes / 2**20:.1f}", memory, *share)
         elif m.status != "unavailable":
             table.add_row(name, m.status, *[""] * (len(numbers) - 1))
     return table
 
 
-def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
-    """Tabulate the fraction of the machine's peak rates that each backend achieves."""
-    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
-    words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
-    measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
-    caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
-    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy", "% of bound")
-    table = make_empty_table(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
-    for result in results:
-        for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
-            rates = (
-                (result.compute_operation_rate(backend), tops[result.dtype]),
-                (result.compute_byte_rate(backend), tops["copy"]),
-            )
-            cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
-            share = result.compute_least_seconds(tops) / result.measured[backend].median
-            table.add_row(result.workload.name, backend, *cells, f"{share:.1%}")
-    return table
+def _format_peak_rates(peak_rates: Mapping[str, float]) -> str:
+    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
+    return "Measured peak rates: " + ", ".join(words[name].format(rate / 1e9) for name, rate in peak_rates.items())
 
 
 @click.command()
@@ -162,7 +150,7 @@ def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str
     help="Sizes for --operator, e.g. num_edges=5000.",
 )
 @click.option(
-    "--size", type=click.Choice(list(CEILING_SIZES)), default="full", show_default=True, help="small is full / 20."
+    "--size", type=click.Choice(list(PEAK_SIZES)), default="full", show_default=True, help="small is full / 20."
 )
 @click.option(
     "--threads",
@@ -171,19 +159,17 @@ def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str
     help="Threads of each contender [default: all processors].",
 )
 @click.option("--repeat", type=click.IntRange(1, 1000), default=9, show_default=True, help="Number of rounds.")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a JSON record to this directory.",
 )
 @click.option("--device", is_flag=True, help="Time the workloads for a CUDA device, and the peers that run on it.")
-@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time only the backends of trigraph.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.contender_names)})),
+    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.contenders)})),
     metavar="NAME",
     help="Time only this backend or peer, such as fortran or scipy; repeatable.",
 )
@@ -203,27 +189,22 @@ def bench(
     """
     console = make_escaping_console()
     options = Options(**measured)
-    workloads = _choose_workloads(families, names, operators, sizes, options.device)
-    for workload in workloads:
-        if operators and isinstance(workload, Workload):
-            _check_arrays_fit_memory(workload, options)
-    workloads = [w for w in workloads if options.select_contenders(w)]
+    workloads = _choose_workloads(families, names, operators, sizes, options)
     if not workloads:
         asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
-        most = DEVICE_CEILING_SIZES if options.device else CEILING_SIZES[options.size]
-        tops = measure_peak_rates(options.threads, min(options.repeat, 5), *most, options.device)
+        most = DEVICE_PEAK_SIZES if options.device else PEAK_SIZES[options.size]
+        peak_rates = measure_peak_rates(options.threads, min(options.repeat, 5), *most, options.device)
+        console.print(_format_peak_rates(peak_rates))
         results: list[BenchmarkResult] = []
         for workload in workloads:
             results.append(measure_workload(workload, options, status.update))
-            console.print(_make_contender_table(results[-1]))
-            path = (
-                None if out is None else write_record(out, make_record(options, tops, results))
-            )  # written after each workload, in case the run is interrupted
-    console.print(_make_peak_share_table([r for r in results if isinstance(r.workload, Workload)], tops))
+            console.print(_make_contender_table(results[-1], peak_rates))
+            if out is not None:  # written after each workload, in case the run is interrupted
+                path = write_record(out, make_record(options, peak_rates, results))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")
-    if path is not None:
+    if out is not None:
         console.print(f"Record: {path}")

@@ -1,18 +1,18 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and their peer, which uses padded lists.
 
 The peer is BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, in eager mode. Their file is loaded
-without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS, or from an
-installed fairchem-core. This repository contains no copy of the file.
+without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS. This repository
+contains no copy of the file.
 """
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from trigraph.benchmarks.originals import WheelRelease, load_modules
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs, make_torch_peers
 
 SIZES = {
     "num_edges": 3_000,
@@ -26,12 +26,11 @@ SIZES = {
     "emb_out": 64,
 }
 FAIRCHEM = WheelRelease("fairchem-core", "1.10.0", "fairchem/core")
-MATTERGEN = WheelRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
 
-def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
+def scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
     """Sum rows. Replaces torch_scatter's scatter, which the blocks use only for sums."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
@@ -42,23 +41,8 @@ def load_fairchem_modules() -> tuple[Any, Any, Any]:
     """Return fairchem's modules with the efficient layers, the interaction block and the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
-    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter_sum}}
+    stand_ins = {"fairchem.core.common.utils": {"scatter_det": scatter_sum}}
     efficient, block, dense = load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins)
-    return efficient, block, dense
-
-
-@cache
-def load_mattergen_modules() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules, like `load_fairchem_modules`; scale factors are 1, as their file is not loaded."""
-    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
-    layers = "mattergen.common.gemnet.layers"
-    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
-    stand_ins: dict[str, dict[str, Any]] = {
-        "torch_scatter": {"scatter": _scatter_sum},
-        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
-        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
-    }
-    efficient, block, dense = load_modules(MATTERGEN.find_root(), [*packages, layers], wanted, stand_ins)
     return efficient, block, dense
 
 
@@ -121,10 +105,6 @@ STEPS = (
     Step("basis_embedding_spherical_bwd", from_steps={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
 )
 ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
-PEERS = {
-    "fairchem": Peer(partial(make_fairchem_call, device="cpu"), ABOUT, ("torch",)),
-    "fairchem-cuda": Peer(partial(make_fairchem_call, device="cuda"), ABOUT, ("torch",), device=True),
-}
 
 
 def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
@@ -133,7 +113,7 @@ def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
         family="gemnet",
         summary=f"spherical basis embedding, bilinear interaction and their gradients, {summary}",
         steps=STEPS,
-        peers=PEERS,
+        peers=make_torch_peers("fairchem", make_fairchem_call, ABOUT, ["torch"]),
         settings={"atoms": None, "idx_in": None},
         **more,
     )

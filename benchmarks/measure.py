@@ -7,7 +7,6 @@ import ctypes
 import gc
 import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -74,14 +73,11 @@ class ContenderJob:
 def _read_peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    VmHWM is preferred: ru_maxrss also includes the parent's size at the time of exec, so that the child of a large
-    process appears to use no memory.
+    ru_maxrss would also include the parent's size at the time of exec, so that the child of a large process would
+    appear to use no memory.
     """
-    if STATUS.exists():
-        for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
@@ -172,21 +168,20 @@ class JobRunner:
         return self.seconds
 
 
-def serve_commands(connection: Connection) -> None:
-    """Execute the parent's commands until the parent ends; reply with results or failures."""
+def run_job(connection: Connection, job: ContenderJob) -> None:
+    """Send the results and peak memory of a first call, then the seconds of a call for each message, or an error."""
     os.dup2(2, 1)  # keep the output of libraries out of the tables
-    runner: JobRunner | None = None
-    with suppress(EOFError):  # EOFError: the parent has ended
-        for command, argument in iter(connection.recv, None):
-            try:
-                if command == "open":
-                    runner = JobRunner(argument)
-                answer = "done", None if command == "open" else getattr(runner, command)()
-            except ContenderUnavailable as error:
-                answer = "unavailable", str(error)
-            except Exception as error:
-                answer = "failed", f"{type(error).__name__}: {error}"
-            connection.send(answer)
+    try:
+        runner = JobRunner(job)
+        connection.send(("timed", runner.measure_first_call()))
+        while connection.recv():
+            connection.send(("timed", runner.sample_seconds()))
+    except EOFError:  # the parent has ended
+        pass
+    except ContenderUnavailable as error:
+        connection.send(("unavailable", str(error)))
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 class ContenderProcess(ChildProcess):
@@ -195,9 +190,9 @@ class ContenderProcess(ChildProcess):
     The process is spawned instead of forked, because OpenMP does not survive a fork.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, job: ContenderJob, threads: int) -> None:
         with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
-            super().__init__(serve_commands, ())
+            super().__init__(run_job, (job,))
 
     def __enter__(self) -> "ContenderProcess":
         return self
@@ -205,19 +200,23 @@ class ContenderProcess(ChildProcess):
     def __exit__(self, kind: object = None, *exception: object) -> None:
         # A process that ends by itself waits for its children, so that their processor time is included.
         with suppress(OSError):
-            self.connection.send(None)
+            self.connection.send(False)
         self.process.join(0 if kind else END)
         self.kill()
 
-    def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
-        """Send ``open`` or the name of a method of the runner; return the status, and the value or the error."""
-        with suppress(OSError):  # the process has ended; `receive` reports the reason
-            self.connection.send((command, argument))
+    def receive_answer(self) -> tuple[str, Any]:
+        """Return "timed" and what was measured, or another status and the reason."""
         try:
             status, value = self.receive_message()
         except ChildEnded as error:
             return "failed", str(error)
         return status, value
+
+    def sample_seconds(self) -> tuple[str, Any]:
+        """Return "timed" and the seconds of a call, or another status and the reason."""
+        with suppress(OSError):  # the process has ended; `receive_answer` reports the reason
+            self.connection.send(True)
+        return self.receive_answer()
 
 
 def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
@@ -234,25 +233,19 @@ def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str,
     return float(np.max(errors))
 
 
-def _run_contender_once(
-    worker: ContenderProcess, job: ContenderJob, expected: Mapping[str, np.ndarray] | None, tolerance: float
+def _check_first_call(
+    answer: tuple[str, Any], expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
-    """Run a contender once: measure its memory, and compare its results with `expected`."""
-    status, note = worker.send_command("open", job)
-    if status != "done":
-        return Measurement(status=status, note=note), {}
-    status, first = worker.send_command("measure_first_call")
-    if status != "done":
+    """Return the memory of a contender's first call, after a comparison with `expected`, and its results."""
+    status, first = answer
+    if status != "timed":
         return Measurement(status=status, note=first), {}
     results, peak = first
-    measurement = Measurement(peak_bytes=peak)
-    if expected is None:
-        return measurement, results
-    error = compute_relative_error(results, expected)
-    if not (error <= tolerance):
+    error = None if expected is None else compute_relative_error(results, expected)
+    if error is not None and not (error <= tolerance):
         note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
         return Measurement(error=error, status="wrong", note=note), {}
-    return replace(measurement, error=error), {}
+    return Measurement(peak_bytes=peak, error=error), results
 
 
 def time_jobs_alternately(
@@ -275,8 +268,8 @@ def time_jobs_alternately(
         workers: dict[str, ContenderProcess] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(ContenderProcess(threads))
-            measurements[name], results = _run_contender_once(worker, job, expected, tolerance)
+            worker = stack.enter_context(ContenderProcess(job, threads))
+            measurements[name], results = _check_first_call(worker.receive_answer(), expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
@@ -289,8 +282,8 @@ def time_jobs_alternately(
                 if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
                     continue
                 progress(f"{name}, round {turn + 1} of {repeat}")
-                status, value = workers[name].send_command("sample_seconds")
-                if status == "done":
+                status, value = workers[name].sample_seconds()
+                if status == "timed":
                     samples[name].append(value)
                 else:
                     measurements[name] = Measurement(status=status, note=value)
@@ -350,15 +343,15 @@ def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
     ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last-level
-    cache. ``float32`` and ``float64`` are the operations/s of BLAS matrix products of order `n`. On a device,
-    ``float16`` is the rate of products on tensor cores, and ``gather`` is the rate, in bytes/s, of reading indices and
-    rows of 256 bytes in random order.
+    cache. ``float32`` is the rate of BLAS matrix products of order `n` in operations/s. On a device, ``gather`` is the
+    rate, in bytes/s, of reading indices and rows of 256 bytes in random order.
     """
     library = "cupy" if on_device else "numpy"
-    products = ("float32", "float64", *(("float16",) if on_device else ()))
-    work = {"copy": 2.0 * nbytes, "gather": (nbytes // 256) * 4 * 260.0} | dict.fromkeys(products, 2.0 * n**3)
-    jobs = {name: ContenderJob(partial(make_matmul_call, library, n, name), device=on_device) for name in products}
-    jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
+    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
+    jobs = {
+        "copy": ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device),
+        "float32": ContenderJob(partial(make_matmul_call, library, n, "float32"), device=on_device),
+    }
     if on_device:
         jobs["gather"] = ContenderJob(partial(make_gather_call, nbytes // 256), device=True)
     measured = time_jobs_alternately(jobs, repeat, threads)

@@ -10,9 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
@@ -40,11 +38,6 @@ class WheelRelease:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
             for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
                 return root
-        try:
-            if version(self.project) == self.version:
-                return get_path("purelib")
-        except PackageNotFoundError:
-            pass
         raise ContenderUnavailable(
             f"{self.project} {self.version} was not found: pip download {self.project}=={self.version} --no-deps, "
             f"and set {VARIABLE} to the folder of the wheel"

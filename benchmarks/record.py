@@ -1,22 +1,20 @@
 """JSON record of a run, which includes environment and settings, and its file name."""
 
 import json
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slopecheck.environment import find_package_version
 from trigraph import environment
-from trigraph.benchmarks.run import BenchmarkResult, Options
-from trigraph.benchmarks.workloads import Workload
+from trigraph.benchmarks.run import DTYPE, BenchmarkResult, Options
 
-FORMAT = 3
+FORMAT = 4
 PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
@@ -29,81 +27,56 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     return path
 
 
-def _make_workload_entry(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
-    """Return the record's entries for a workload of operators."""
-    return {
-        "steps": [
-            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.from_steps)} for s in workload.steps
-        ],
-        "settings": dict(workload.settings),
-        "layout": workload.layout,
-        "operations": workload.count_operations(result.sizes),
-        "bytes": workload.count_bytes_moved(result.sizes, np.dtype(result.dtype)),
-        "bound_s": result.compute_least_seconds(tops),
-    }
-
-
 def _make_contender_entry(result: BenchmarkResult, name: str) -> dict[str, Any]:
     """Return the record's entry for a contender."""
-    m, workload = result.measured[name], result.workload
+    m, contender = result.measured[name], result.workload.contenders[name]
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
-    if about := workload.describe_contender(name):
-        entry["about"] = about
-    if not m.seconds:
-        return entry
-    low, mid, high = m.quartiles
-    time, memory = result.compute_ratios_to_first(name)
-    entry |= {
-        "median_s": mid,
-        "quartiles_s": [low, high],
-        "samples_s": [float(f"{t:.5g}") for t in m.seconds],
-        "peak_bytes": m.peak_bytes,
-        "relative_error": m.error,
-        "time_over_fast": time,
-        "memory_over_fast": memory,
-    }
-    if isinstance(workload, Workload):
-        entry["operations_per_s"] = result.compute_operation_rate(name)
+    if contender is not None:
+        entry["about"] = contender.about
+    if m.seconds:
+        low, mid, high = m.quartiles
+        entry |= {
+            "median_s": mid,
+            "quartiles_s": [low, high],
+            "samples_s": [float(f"{t:.5g}") for t in m.seconds],
+            "peak_bytes": m.peak_bytes,
+            "relative_error": m.error,
+        }
     return entry
 
 
-def _make_result_entry(result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
-    workload = result.workload
+def _make_result_entry(result: BenchmarkResult, peak_rates: Mapping[str, float]) -> dict[str, Any]:
+    """Return the record's entry for a workload."""
     return {
-        "workload": workload.name,
-        "family": workload.family,
-        "summary": workload.summary,
+        "workload": result.workload.name,
+        "family": result.workload.family,
+        "summary": result.workload.summary,
         "sizes": dict(result.sizes),
-        "dtype": result.dtype,
-        **(_make_workload_entry(workload, result, tops) if isinstance(workload, Workload) else {}),
-        "load_before_after": list(result.load),
+        "dtype": DTYPE.name,
+        "bound_s": result.compute_least_seconds(peak_rates),
         "processors_used_by_others": result.other_share,
         "contenders": {name: _make_contender_entry(result, name) for name in result.measured},
     }
 
 
 def make_record(
-    options: Options,
-    tops: Mapping[str, float],
-    results: Sequence[BenchmarkResult],
+    options: Options, peak_rates: Mapping[str, float], results: Sequence[BenchmarkResult]
 ) -> dict[str, Any]:
-    """Return the record of a run; `tops` contains the machine's peak rates.
+    """Return the record of a run on a machine with the given peak rates.
 
     The entry ``blas`` names NumPy's BLAS, on which the peak rates and the NumPy peers depend.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
-    installed = {d.metadata["Name"]: d.version for d in distributions()}
     return {
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "options": vars(options),
         "environment": environment.collect_environment(),
         "architecture": platform.machine(),
-        "peers": {name: installed[name] for name in PEERS if name in installed},
+        "peers": {name: find_package_version(name) for name in PEERS},
         "blas": f"{blas.get('name')} {blas.get('version')}",
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "ceilings": {"device" if options.device else "host": tops},
-        "results": [_make_result_entry(r, tops) for r in results],
+        "ceilings": {"device" if options.device else "host": peak_rates},
+        "results": [_make_result_entry(r, peak_rates) for r in results],
     }
 
 

@@ -2,14 +2,20 @@
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
-from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
-from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
+from trigraph.benchmarks.programs import Call, Contender
+from trigraph.benchmarks.workloads import (
+    Step,
+    Workload,
+    WorkloadInputs,
+    make_edge_index,
+    make_pyg_peers,
+    make_torch_peers,
+)
 
 SIZES = {
     "num_src_nodes": 100_000,
@@ -29,8 +35,6 @@ def _get_csr_arrays(case: WorkloadInputs) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def make_scipy_product_call(case: WorkloadInputs) -> Call:
     """Return a call that multiplies by a ``scipy.sparse`` matrix."""
-    from scipy.sparse import csr_matrix
-
     weight, indices, offsets, shape = _get_csr_arrays(case)
     matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
     return lambda: {OUT: matrix @ x}
@@ -60,14 +64,12 @@ def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, A
 
 
 PRODUCTS = {
-    "scipy": Peer(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense"),
-    **make_pyg_peers(
-        make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"
+    "scipy": Contender(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense", ()),
+    **make_torch_peers(
+        "pyg-sparse", make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor"
     ),
 }
-GATHERS = make_pyg_peers(
-    partial(make_autograd_call, forward=_make_pyg_sum_forward), "PyTorch Geometric SimpleConv, autograd"
-)
+GATHERS = make_pyg_peers(_make_pyg_sum_forward, "SimpleConv")
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",

@@ -1,8 +1,9 @@
 """Workloads, which consist of operators, sizes and peers; the operator table determines everything else."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
-from trigraph.benchmarks.programs import Call, require_modules
+from trigraph.benchmarks.programs import Call, Contender
 from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate_expression
@@ -42,16 +43,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Another package's implementation of a workload."""
-
-    make: "Callable[[WorkloadInputs], Call]"
-    about: str  # description for the record
-    requires: tuple[str, ...] = ()  # modules that the peer imports
-    device: bool = False  # whether the peer runs on a CUDA device
-
-
-@dataclass(frozen=True)
 class Workload:
     """A timed sequence of operator calls."""
 
@@ -60,7 +51,7 @@ class Workload:
     summary: str
     steps: tuple[Step, ...]  # called in sequence in each run
     sizes: Mapping[str, int]  # full size by symbol
-    peers: Mapping[str, Peer] = field(default_factory=dict)
+    peers: Mapping[str, Contender] = field(default_factory=dict)  # their functions accept `WorkloadInputs`
     backends: tuple[str, ...] = ("fortran",)  # backends to time; backends with direct sums are slow at large sizes
     # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -74,10 +65,10 @@ class Workload:
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     @property
-    def contender_names(self) -> tuple[str, ...]:
-        """Return the names of the contenders on the host or the device; the first is the baseline."""
-        peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
-        return (*self.backends, *peers)
+    def contenders(self) -> dict[str, Contender | None]:
+        """Peers on the host or the device, after the backends (None); the first backend is the baseline."""
+        peers = {name: peer for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends)}
+        return {**dict.fromkeys(self.backends), **peers}
 
     def choose_run_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, small or tiny run, which differ only in numbers of entities (edges, nodes)."""
@@ -89,19 +80,11 @@ class Workload:
 
     def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
-        peer = self.peers.get(name)
-        require_modules(*(peer.requires if peer else ()))
         case = draw_workload_inputs(self, sizes, np.dtype(dtype))
+        if name in self.peers:
+            return self.peers[name].make_call(case)
         case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
-        return make_backend_call(self, name, case) if peer is None else peer.make(case)
-
-    def describe_contender(self, name: str) -> str:
-        """Return the record's description of a peer; "" for a backend."""
-        return self.peers[name].about if name in self.peers else ""
-
-    def is_peer(self, name: str) -> bool:
-        """Return whether a contender does not use trigraph."""
-        return name in self.peers
+        return make_backend_call(self, name, case)
 
     def with_power_law_graph(self) -> "Workload":
         """Return the same workload on a graph whose degrees follow a power law."""
@@ -115,10 +98,9 @@ class Workload:
     def count_bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Return the bytes of inputs and outputs of one run, each counted once, without index arrays."""
         bindings = self.bind_shape_symbols(sizes)
-        inputs = {self.make_array_key(s.op, a.name): a for s in self.steps for a in self.list_step_inputs(s)}
-        inputs_bytes = sum(math.prod(evaluate_shape(a, bindings)) for a in inputs.values()) * dtype.itemsize
         outputs = (f for s in self.steps for f in self.list_step_results(s) if not f.index)
-        return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
+        arrays = (*self.list_step_arrays().values(), *outputs)
+        return sum(math.prod(evaluate_shape(a, bindings)) for a in arrays) * dtype.itemsize
 
     def bind_shape_symbols(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return everything on which shapes depend: sizes, has_<optional input>, and numbers for choices."""
@@ -144,18 +126,23 @@ class Workload:
         returned = step.op.list_returned_fields(values, self.bind_shape_symbols({}))
         return tuple(f for f in step.fields if f in returned)
 
-    def make_array_key(self, op: Operator, name: str) -> str:
-        """Return the name of an operator's argument in a `Case`.
+    def make_array_key(self, definition: Definition, name: str) -> str:
+        """Return the name of an argument in `WorkloadInputs`.
 
         Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
-        return f"{op.definition.name}.{name}" if len(named) > 1 else name
+        return f"{definition.name}.{name}" if len(named) > 1 else name
+
+    def list_step_arrays(self) -> dict[str, Array]:
+        """Return the input arrays of all steps by key."""
+        definitions = [(step.op.definition, a) for step in self.steps for a in self.list_step_inputs(step)]
+        return {self.make_array_key(definition, a.name): a for definition, a in definitions}
 
 
 @dataclass(frozen=True)
 class WorkloadInputs:
-    """Inputs of a workload: arrays by `Workload.key`, graph objects (None if absent) by argument name, and sizes."""
+    """Inputs of a workload: arrays by key, graph objects (None if absent) by argument name, and sizes."""
 
     workload: Workload
     sizes: Mapping[str, int]
@@ -198,16 +185,14 @@ def _redraw_near_kinks(
 ) -> None:
     """Redraw rows until no value is so close to a kink that rounding could move the value across the kink."""
     for spec in workload.definitions:
-        forward = OPERATORS[f"{spec.name}_fwd"]
-        keywords = _collect_attribute_values(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(
-            forward, case
-        )
+        forward, backward = (OPERATORS[f"{spec.name}_{order}"] for order in ("fwd", "bwd"))
+        keywords = _collect_attribute_values(workload, backward, case.sizes) | _select_graphs(forward, case)
         for kink in spec.kinks:
-            key, values_of = workload.make_array_key(forward, kink.resample), getattr(pyref, kink.function)
+            key, values_of = workload.make_array_key(spec, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
             margin = 64 * np.finfo(target.dtype).eps
             while True:
-                inputs = {a.name: case.arrays.get(workload.make_array_key(forward, a.name)) for a in spec.inputs}
+                inputs = {a.name: case.arrays.get(workload.make_array_key(spec, a.name)) for a in spec.inputs}
                 values = values_of(**inputs, **keywords)
                 close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
                 if close.size == 0:
@@ -229,13 +214,12 @@ def draw_workload_inputs(workload: Workload, sizes: Mapping[str, int], dtype: np
     bindings = workload.bind_shape_symbols(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
     graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](bindings, rng) if kinds else {}
-    from_fwd = {name for s in workload.steps for name in s.from_steps}
+    from_steps = {name for s in workload.steps for name in s.from_steps}
     wanted: dict[str, Array] = {}
     for spec in workload.definitions:
-        forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.is_absent(a.name))
-        wanted |= {workload.make_array_key(forward, a.name): a for a in inputs}
-    wanted |= {workload.make_array_key(s.op, a.name): a for s in workload.steps for a in workload.list_step_inputs(s)}
+        inputs = (a for a in spec.inputs if a.name not in from_steps and not workload.is_absent(a.name))
+        wanted |= {workload.make_array_key(spec, a.name): a for a in inputs}
+    wanted |= workload.list_step_arrays()
     case = WorkloadInputs(workload, dict(sizes), _draw_workload_arrays(wanted, bindings, dtype.name, rng), graphs)
     _redraw_near_kinks(workload, case, wanted, rng)
     return case
@@ -264,7 +248,7 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
     between = {source for step in workload.steps for source in step.from_steps.values()}
     calls = []
     for step in workload.steps:
-        keys = {a.name: workload.make_array_key(step.op, a.name) for a in step.op.arguments}
+        keys = {a.name: workload.make_array_key(step.op.definition, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
         values |= _collect_attribute_values(workload, step.op, case.sizes) | _select_graphs(step.op, case)
         values |= {"wrt": step.wrt} if step.op.accepts_wrt else {}
@@ -279,3 +263,59 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
         return {n: value for n, value in results.items() if n not in between}
 
     return call_public_functions
+
+
+def make_torch_peers(
+    name: str, make: Callable[..., Call], about: str, requires: Sequence[str] = ("torch", "torch_geometric")
+) -> dict[str, Contender]:
+    """Return peers from ``make(inputs, device=...)``: one for the CPU and one (-cuda) for a CUDA device."""
+    return {
+        name: Contender(partial(make, device="cpu"), about, tuple(requires)),
+        f"{name}-cuda": Contender(partial(make, device="cuda"), about, tuple(requires), device=True),
+    }
+
+
+def make_pyg_peers(forward: Callable[[WorkloadInputs, str], Callable[..., Any]], layer: str) -> dict[str, Contender]:
+    """Return peers that compute a forward with PyTorch Geometric, and its derivatives with autograd."""
+    about = f"PyTorch Geometric {layer}, autograd"
+    return make_torch_peers("pyg", partial(make_autograd_call, forward=forward), about)
+
+
+def make_edge_index(case: WorkloadInputs, device: str) -> Any:
+    """Return the sources and destinations of all edges, shape (2, num_positions)."""
+    import torch
+
+    graph = case.graph
+    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+    return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
+
+
+def make_autograd_call(
+    case: WorkloadInputs, device: str, forward: Callable[[WorkloadInputs, str], Callable[..., Any]]
+) -> Call:
+    """Return a call for a workload of one definition: the forward, or autograd's backward or double backward.
+
+    ``forward(case, device)`` returns a function that maps the definition's inputs to one or several outputs.
+    """
+    import torch
+
+    workload, steps = case.workload, case.workload.steps
+    (definition,) = workload.definitions
+    function = forward(case, device)
+    fields = [[f.name for f in workload.list_step_results(step) if f not in definition.auxiliary] for step in steps]
+    leaves = {name for names in fields[1:] for name in names}
+    t = {n: torch.tensor(a, device=device, requires_grad=n in leaves) for n, a in case.arrays.items()}
+    inputs = [t[a.name] for a in definition.inputs if a.name in t]
+
+    def compute_all_orders() -> dict[str, Any]:
+        with torch.set_grad_enabled(len(steps) > 1):
+            out = function(*inputs)
+        orders = [dict(zip(fields[0], out if isinstance(out, tuple) else (out,), strict=True))]
+        for step, names, prefix in zip(steps[1:], fields[1:], ("grad_", "gg_"), strict=False):
+            values = {f"{prefix}{n}": value for n, value in orders[-1].items() if f"{prefix}{n}" not in step.zero}
+            cotangents, create_graph = [t[n] for n in values], step is not steps[-1]
+            gradients = torch.autograd.grad([*values.values()], [t[n] for n in names], cotangents, None, create_graph)
+            orders.append(dict(zip(names, gradients, strict=True)))
+        return {f"{s.operator}.{n}": v for s, named in zip(steps, orders, strict=True) for n, v in named.items()}
+
+    return compute_all_orders

@@ -20,7 +20,7 @@ STEPS = 1000  # training steps; memory must not grow after the first tenth
 # Relative tolerances for results of the device and the CPU, which add thousands of terms in different orders.
 TOLERANCE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
-MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
+MODELS = ("gat-minibatches-8000", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
 
 
 @pytest.fixture

@@ -8,13 +8,17 @@ Each block is combined with its model's basis layers; the lists of edges, triple
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
 import torch
 from tensors import convert_to_tensors
 
-from trigraph.benchmarks.gemnet import compute_indices_within_lists, load_fairchem_modules, load_mattergen_modules
+from trigraph.benchmarks.gemnet import compute_indices_within_lists, load_fairchem_modules, scatter_sum
+from trigraph.benchmarks.originals import WheelRelease, load_modules
+
+MATTERGEN = WheelRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
 
 # Most sizes are different, so that swapped axes cause an error.
 WIDTHS = {
@@ -41,6 +45,20 @@ WIDTHS = {
 }
 RADIAL, SPHERICAL = WIDTHS["num_radial"], WIDTHS["num_spherical"]
 RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
+
+
+@cache
+def load_mattergen_modules():
+    """Return MatterGen's modules, like `load_fairchem_modules`; scale factors are 1, as their file is not loaded."""
+    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
+    layers = "mattergen.common.gemnet.layers"
+    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
+    stand_ins = {
+        "torch_scatter": {"scatter": scatter_sum},
+        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
+        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
+    }
+    return load_modules(MATTERGEN.find_root(), [*packages, layers], wanted, stand_ins)
 
 
 def select_block_widths(block):

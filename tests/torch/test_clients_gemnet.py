@@ -12,14 +12,14 @@ torch = pytest.importorskip("torch")
 import gemnet_blocks as blocks  # noqa: E402
 from tensors import convert_to_tensors  # noqa: E402
 
-from trigraph.benchmarks.gemnet import FAIRCHEM, MATTERGEN, PACKAGES  # noqa: E402
+from trigraph.benchmarks.gemnet import FAIRCHEM, PACKAGES  # noqa: E402
 from trigraph.benchmarks.originals import load_modules  # noqa: E402
 from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.layers import gemnet  # noqa: E402
 
 MOLECULE = blocks.draw_neighbor_pairs(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
-ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}
+ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": blocks.MATTERGEN}
 NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
 both_originals = pytest.mark.parametrize("name", ORIGINALS)
 
