@@ -54,18 +54,6 @@ WORKLOADS = (
         "gat", "gat-forward", "attention, 8 x 32", HEADS, gathered=NUMBERS_OF_HEADS, steps=_NAMED["gat"].steps[:1]
     ),
     _make_device_workload("dimenet-aggregate-backward", "dimenet-backward", "triplet sum, with backward", CRYSTAL),
-    # This workload has no peers, because a peer would run out of memory.
-    _make_device_workload(
-        "dimenet-force-training",
-        "dimenet-forces",
-        "triplet sum, with backward to vectors",
-        CRYSTAL,
-        steps=_NAMED["dimenet-force-training"].steps[:2],
-        peers={},
-    ),
-    _make_device_workload(
-        "gno-message", "gno-forward", "message", POINTS, steps=_NAMED["gno-message"].steps[:1], peers={}
-    ),
 )
 _FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 _CURVATURE = tuple(f"dimenet-{structure}-curvature" for structure in ("molecules", "slab", "copper"))

@@ -45,6 +45,6 @@ UNIFORM = Workload(
     steps=(Step("mha_gat_n2n_fwd"), Step("mha_gat_n2n_bwd")),
     sizes=SIZES,
     peers=make_pyg_peers(make_pyg_forward, "GATConv after its linear layer"),
-    settings={"edge_embedding": None},
+    absent=("edge_embedding",),
 )
 WORKLOADS = (UNIFORM, UNIFORM.with_power_law_graph())

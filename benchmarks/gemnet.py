@@ -55,25 +55,16 @@ def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:
     return number
 
 
-def _make_fairchem_layers(case: WorkloadInputs, device: str) -> tuple[Any, Any]:
-    """Return BasisEmbedding and EfficientInteractionBilinear with the weights of the case."""
+def make_fairchem_call(case: WorkloadInputs, device: str) -> Call:
+    """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
     layers, n = load_fairchem_modules()[0], case.sizes
     embed = layers.BasisEmbedding(n["num_radial"], n["interm"], n["num_spherical"])
     interact = layers.EfficientInteractionBilinear(n["emb_in"], n["interm"], n["emb_out"])
-    weights = (case["basis_embedding_spherical.weight"], case["interaction_bilinear.weight"])
-    for module, weight in zip((embed, interact), weights, strict=True):
+    for module, name in ((embed, "basis_embedding_spherical"), (interact, "interaction_bilinear")):
         (parameter,) = module.parameters()
-        parameter.data = torch.tensor(weight, device=device)
-    return embed, interact
-
-
-def make_fairchem_call(case: WorkloadInputs, device: str) -> Call:
-    """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
-    import torch
-
-    embed, interact = _make_fairchem_layers(case, device)
+        parameter.data = torch.tensor(case[f"{name}.weight"], device=device)
     triplets = case.graphs["triplets"]
     edge, number = (
         torch.tensor(a, device=device) for a in (triplets.index, compute_indices_within_lists(triplets.index))
@@ -114,7 +105,7 @@ def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
         summary=f"spherical basis embedding, bilinear interaction and their gradients, {summary}",
         steps=STEPS,
         peers=make_torch_peers("fairchem", make_fairchem_call, ABOUT, ["torch"]),
-        settings={"atoms": None, "idx_in": None},
+        absent=("atoms", "idx_in"),
         **more,
     )
 

@@ -1,4 +1,4 @@
-"""Time and memory of contenders, which are timed alternately, and the machine's peak rates.
+"""Time and memory of contenders, which are timed alternately, and the peak rates of a CUDA device.
 
 Each contender runs in its own process, so that contenders share neither thread pools nor memory.
 """
@@ -10,11 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -291,24 +289,11 @@ def time_jobs_alternately(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
-def make_copy_call(library: str, nbytes: int, threads: int) -> Call:
-    """Return a call that copies `nbytes` between "numpy" arrays (each thread copies a slice) or "cupy" arrays."""
-    if library == "cupy":
-        import cupy
-
-        source, target = cupy.ones(nbytes // 8), cupy.zeros(nbytes // 8)
-        return lambda: cupy.copyto(target, source) or {}
-    source, target = np.ones(nbytes // 8), np.zeros(nbytes // 8)
-    bounds = np.linspace(0, source.size, threads + 1, dtype=int)
-    pool = ThreadPoolExecutor(threads)
-
-    def copy_slices() -> dict[str, Any]:
-        done = [pool.submit(np.copyto, target[a:b], source[a:b]) for a, b in pairwise(bounds)]
-        for each in done:
-            each.result()
-        return {}
-
-    return copy_slices
+def make_copy_call(library: str, nbytes: int) -> Call:
+    """Return a call that copies an array of `nbytes` of "numpy" or "cupy"."""
+    xp = importlib.import_module(library)
+    source, target = xp.ones(nbytes // 8), xp.zeros(nbytes // 8)
+    return lambda: xp.copyto(target, source) or {}
 
 
 def make_matmul_call(library: str, n: int, dtype: str) -> Call:
@@ -339,20 +324,18 @@ def make_gather_call(rows: int) -> Call:
     return lambda: function(grid, (GATHER_BLOCK,), arguments) or {}
 
 
-def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
-    """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
+def measure_device_peak_rates(repeat: int, nbytes: int = 2**31, n: int = 8192) -> dict[str, float]:
+    """Measure the peak rates of the CUDA device: the best of `repeat` rounds.
 
-    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last-level
-    cache. ``float32`` is the rate of BLAS matrix products of order `n` in operations/s. On a device, ``gather`` is the
-    rate, in bytes/s, of reading indices and rows of 256 bytes in random order.
+    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`. ``float32`` is the rate of matrix
+    products of order `n` in operations/s. ``gather`` is the rate, in bytes/s, of reading indices and rows of 256 bytes
+    in random order.
     """
-    library = "cupy" if on_device else "numpy"
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
     jobs = {
-        "copy": ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device),
-        "float32": ContenderJob(partial(make_matmul_call, library, n, "float32"), device=on_device),
+        "copy": ContenderJob(partial(make_copy_call, "cupy", nbytes), device=True),
+        "float32": ContenderJob(partial(make_matmul_call, "cupy", n, "float32"), device=True),
+        "gather": ContenderJob(partial(make_gather_call, nbytes // 256), device=True),
     }
-    if on_device:
-        jobs["gather"] = ContenderJob(partial(make_gather_call, nbytes // 256), device=True)
-    measured = time_jobs_alternately(jobs, repeat, threads)
+    measured = time_jobs_alternately(jobs, repeat, threads=1)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -211,11 +211,10 @@ def _prepare_structures(sizes: Mapping[str, int], dtype: str, form: str, structu
     if device.type != "cpu":
         pos, batch, cell = (None if t is None else t.to(device) for t in (pos, batch, cell))
         neighbors = own.to(device).neighbors(pos, batch, cell, pbc)
-    if form == "trigraph":
-        potential = model
-    else:
-        potential = compile_potential(model, capture=form == "trigraph-captured")
-    return _Structures(model, potential, z, pos, {"cell": cell, "neighbors": neighbors}, *ones)
+    given, capture = {"cell": cell, "neighbors": neighbors}, form == "trigraph-captured"
+    return _Structures(
+        model, model if form == "trigraph" else compile_potential(model, capture=capture), z, pos, given, *ones
+    )
 
 
 def make_energy_forces_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str) -> Call:

@@ -62,9 +62,9 @@ def _make_result_entry(result: BenchmarkResult, peak_rates: Mapping[str, float])
 def make_record(
     options: Options, peak_rates: Mapping[str, float], results: Sequence[BenchmarkResult]
 ) -> dict[str, Any]:
-    """Return the record of a run on a machine with the given peak rates.
+    """Return the record of a run; `peak_rates` contains the rates of the device, or nothing.
 
-    The entry ``blas`` names NumPy's BLAS, on which the peak rates and the NumPy peers depend.
+    The entry ``blas`` names NumPy's BLAS, on which the NumPy peers depend.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
     return {
@@ -75,7 +75,7 @@ def make_record(
         "architecture": platform.machine(),
         "peers": {name: find_package_version(name) for name in PEERS},
         "blas": f"{blas.get('name')} {blas.get('version')}",
-        "ceilings": {"device" if options.device else "host": peak_rates},
+        "peak_rates": peak_rates,
         "results": [_make_result_entry(r, peak_rates) for r in results],
     }
 

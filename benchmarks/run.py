@@ -70,13 +70,13 @@ class BenchmarkResult:
     def compute_least_seconds(self, peak_rates: Mapping[str, float]) -> float | None:
         """Return a lower bound on the seconds of a run, from the peak rates of copies, operations and gathers.
 
-        For a program, the bound is unknown (None).
+        The bound is None for a program, and without peak rates.
         """
-        if isinstance(self.workload, Program):
+        if isinstance(self.workload, Program) or not peak_rates:
             return None
         amounts = {
             "copy": self.workload.count_bytes_moved(self.sizes, DTYPE),
-            DTYPE.name: self.workload.count_operations(self.sizes),
+            "float32": self.workload.count_operations(self.sizes),
             "gather": evaluate_expression(self.workload.gathered, self.sizes) * DTYPE.itemsize,
         }
         return max(amount / peak_rates[name] for name, amount in amounts.items() if name in peak_rates)

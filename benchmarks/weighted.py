@@ -27,16 +27,16 @@ SIZES = {
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
-def _get_csr_arrays(case: WorkloadInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
+def _make_sparse_matrix(case: WorkloadInputs) -> csr_matrix:
+    """Return the sparse matrix of the weighted sum; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
-    return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
+    shape = case.graph.num_dst_nodes, case.graph.num_src_nodes
+    return csr_matrix((case["edge_weight"], indices, offsets), shape=shape)
 
 
 def make_scipy_product_call(case: WorkloadInputs) -> Call:
     """Return a call that multiplies by a ``scipy.sparse`` matrix."""
-    weight, indices, offsets, shape = _get_csr_arrays(case)
-    matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
+    matrix, x = _make_sparse_matrix(case), case["embedding"]
     return lambda: {OUT: matrix @ x}
 
 
@@ -45,11 +45,11 @@ def make_sparse_convolution_call(case: WorkloadInputs, device: str) -> Call:
     import torch
     from torch_geometric.nn import SimpleConv
 
-    weight, indices, offsets, shape = _get_csr_arrays(case)
+    scipy_matrix = _make_sparse_matrix(case)
+    arrays = (torch.tensor(a, device=device) for a in (scipy_matrix.indptr, scipy_matrix.indices, scipy_matrix.data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that support for sparse matrices is in beta
-        rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
-        matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
+        matrix = torch.sparse_csr_tensor(*arrays, scipy_matrix.shape)
     x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")
     return lambda: {OUT: convolve((x, None), matrix)}
 

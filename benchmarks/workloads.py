@@ -36,11 +36,6 @@ class Step:
         """Entry of the step's operator in the operator table."""
         return OPERATORS[self.operator]
 
-    @property
-    def fields(self) -> tuple[Array, ...]:
-        """Arrays that the step returns."""
-        return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -53,8 +48,7 @@ class Workload:
     sizes: Mapping[str, int]  # full size by symbol
     peers: Mapping[str, Contender] = field(default_factory=dict)  # their functions accept `WorkloadInputs`
     backends: tuple[str, ...] = ("fortran",)  # backends to time; backends with direct sums are slow at large sizes
-    # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()  # optional inputs and graph objects to omit
     layout: str = "uniform"  # distribution of edges or triplets, "uniform" or "power law"
     # Formula for the count of numbers gathered in random order; "0" if gathering does not limit the speed.
     gathered: str = "0"
@@ -108,12 +102,12 @@ class Workload:
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional_names}
             choices = (a for a in spec.attributes if a.choices)
-            bindings |= {a.name: find_choice_index(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+            bindings |= {a.name: find_choice_index(a.choices, a.default) for a in choices}
         return bindings
 
     def is_absent(self, name: str) -> bool:
         """Return whether an input or graph object, or the cotangent of an input, is omitted."""
-        return self.settings.get(name.removeprefix("gg_"), name) is None
+        return name.removeprefix("gg_") in self.absent
 
     def list_step_inputs(self, step: Step) -> tuple[Array, ...]:
         """Return the input arrays of a step, except results of fwd, which come from an earlier step or are omitted."""
@@ -124,7 +118,7 @@ class Workload:
         """Return the arrays that a step returns with the workload's settings."""
         values = {a.name: None if self.is_absent(a.name) else a for a in step.op.definition.inputs}
         returned = step.op.list_returned_fields(values, self.bind_shape_symbols({}))
-        return tuple(f for f in step.fields if f in returned)
+        return tuple(f for f in returned if step.wrt is None or f.name in step.wrt)
 
     def make_array_key(self, definition: Definition, name: str) -> str:
         """Return the name of an argument in `WorkloadInputs`.
@@ -158,57 +152,36 @@ class WorkloadInputs:
         return self.graphs["graph"]
 
 
-def _draw_workload_arrays(
-    wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """Draw arrays as in verification, but with distances of at least 0.3 cutoffs, which are typical of atoms.
-
-    At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
-    """
-    arrays = draw_arrays(wanted, sizes, dtype, rng)
-    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # numbers from 0.1 to 1.1
-    return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
+def _collect_graphs_and_attributes(op: Operator, case: WorkloadInputs) -> dict[str, Any]:
+    """Return an operator's graph objects and attributes: the case's sizes, and other attributes' defaults."""
+    graphs = {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
+    return graphs | {a.name: case.sizes[a.name] if a.is_size else a.default for a in op.attributes}
 
 
-def _collect_attribute_values(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return an operator's attributes: the given sizes, and choices and numbers from the settings or defaults."""
-    return {a.name: sizes[a.name] if a.is_size else workload.settings.get(a.name, a.default) for a in op.attributes}
-
-
-def _select_graphs(op: Operator, case: WorkloadInputs) -> dict[str, Any]:
-    """Return the graph objects of an operator."""
-    return {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
-
-
-def _redraw_near_kinks(
-    workload: Workload, case: WorkloadInputs, wanted: Mapping[str, Array], rng: np.random.Generator
-) -> None:
-    """Redraw rows until no value is so close to a kink that rounding could move the value across the kink."""
-    for spec in workload.definitions:
-        forward, backward = (OPERATORS[f"{spec.name}_{order}"] for order in ("fwd", "bwd"))
-        keywords = _collect_attribute_values(workload, backward, case.sizes) | _select_graphs(forward, case)
+def _move_from_kinks(case: WorkloadInputs, rng: np.random.Generator) -> None:
+    """Shrink numbers until no value is so close to a kink that rounding could move the value across the kink."""
+    for spec in case.workload.definitions:
+        keys = {a.name: case.workload.make_array_key(spec, a.name) for a in spec.inputs}
+        keywords = _collect_graphs_and_attributes(OPERATORS[f"{spec.name}_bwd"], case)
         for kink in spec.kinks:
-            key, values_of = workload.make_array_key(spec, kink.resample), getattr(pyref, kink.function)
-            target = case.arrays[key]
-            margin = 64 * np.finfo(target.dtype).eps
+            target = case.arrays[keys[kink.resample]].copy()
+            case.arrays[keys[kink.resample]] = target
             while True:
-                inputs = {a.name: case.arrays.get(workload.make_array_key(spec, a.name)) for a in spec.inputs}
-                values = values_of(**inputs, **keywords)
-                close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
+                inputs = {name: case.arrays.get(key) for name, key in keys.items()}
+                values = np.abs(getattr(pyref, kink.function)(**inputs, **keywords))
+                close = np.flatnonzero((values < 64 * np.finfo(target.dtype).eps).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                again = _draw_workload_arrays(
-                    {key: wanted[key]}, workload.bind_shape_symbols(case.sizes), target.dtype.name, rng
-                )[key]
-                case.arrays[key] = target = target.copy()
-                target[rows] = again[rows]
+                target[rows] *= rng.uniform(0.9, 1, target[rows].shape)
 
 
 def draw_workload_inputs(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> WorkloadInputs:
     """Draw the inputs of a workload from the distributions in the table, away from the kinks that the table lists.
 
-    Near a kink, rounding can make the results of correct programs differ by a whole term.
+    Near a kink, rounding can make the results of correct programs differ by a whole term. Distances are at least 0.3
+    cutoffs, as is typical of atoms: at much smaller distances, PyTorch Geometric's closed forms of spherical Bessel
+    functions lose all float32 digits.
     """
     rng = np.random.default_rng(0)
     bindings = workload.bind_shape_symbols(sizes)
@@ -220,8 +193,11 @@ def draw_workload_inputs(workload: Workload, sizes: Mapping[str, int], dtype: np
         inputs = (a for a in spec.inputs if a.name not in from_steps and not workload.is_absent(a.name))
         wanted |= {workload.make_array_key(spec, a.name): a for a in inputs}
     wanted |= workload.list_step_arrays()
-    case = WorkloadInputs(workload, dict(sizes), _draw_workload_arrays(wanted, bindings, dtype.name, rng), graphs)
-    _redraw_near_kinks(workload, case, wanted, rng)
+    arrays = draw_arrays(wanted, bindings, dtype.name, rng)
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # numbers from 0.1 to 1.1
+    arrays |= {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
+    case = WorkloadInputs(workload, dict(sizes), arrays, graphs)
+    _move_from_kinks(case, rng)
     return case
 
 
@@ -250,7 +226,7 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
     for step in workload.steps:
         keys = {a.name: workload.make_array_key(step.op.definition, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
-        values |= _collect_attribute_values(workload, step.op, case.sizes) | _select_graphs(step.op, case)
+        values |= _collect_graphs_and_attributes(step.op, case)
         values |= {"wrt": step.wrt} if step.op.accepts_wrt else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 

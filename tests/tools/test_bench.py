@@ -115,7 +115,7 @@ def test_workloads_are_consistent(workload):
     for step in workload.steps:  # steps use only results of earlier steps
         assert set(step.from_steps) <= {a.name for a in step.op.arguments}
         assert set(step.from_steps.values()) <= done
-        done |= {f"{step.operator}.{f.name}" for f in step.fields}
+        done |= {f"{step.operator}.{f.name}" for f in workload.list_step_results(step)}
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -248,17 +248,16 @@ def test_bench_command_writes_a_record(tmp_path):
     assert path.stem == make_file_stem(record)
     options = {"threads": 1, "repeat": 1, "size": "small"}
     assert record["options"] == options | {"contenders": ["numpy", "fortran"], "device": False}
-    assert record["ceilings"]["host"].keys() == {"copy", "float32"}
+    assert record["peak_rates"] == {}
     (entry,) = record["results"]
     fortran, numpy = (entry["contenders"][name] for name in ("fortran", "numpy"))
-    assert entry["bound_s"] > 0
+    assert entry["bound_s"] is None
     assert [len(one["samples_s"]) for one in (fortran, numpy)] == [1, 1]
     assert fortran["relative_error"] is None
     assert numpy["relative_error"] <= run.compute_peer_tolerance("float32")
 
 
-def test_bench_command_times_operators(monkeypatch):
-    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"copy": 1e10, "float32": 1e11})
+def test_bench_command_times_operators():
     output = invoke_bench("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small")
     assert "fortran-reference" in output
     assert "Record" not in output
@@ -285,6 +284,6 @@ SIZES_OPTION = ["--operator", "gno_kernel_fwd", "--sizes"]
     ],
 )
 def test_bench_command_refuses_wrong_options(arguments, monkeypatch):
-    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: pytest.fail("it began"))
+    monkeypatch.setattr(cli, "measure_workload", lambda *arguments: pytest.fail("it began"))
     completed = CliRunner().invoke(cli.bench, arguments)
     assert (completed.exit_code, completed.output.count("Error: ")) == (2, 1), completed.output

@@ -106,7 +106,6 @@ def test_slab_has_the_size_that_is_stated():
 
 def test_bench_command_records_model_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
-    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=shrink_sizes(TRAINING)),))
     arguments = ["--workload", "gat-minibatches-800", "--size", "small", "--repeat", "1", "--threads", "1"]
     ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)

@@ -260,8 +260,7 @@ def test_device_workloads_agree_for_both_index_dtypes(workload):
     least = bench._compute_least_work(case, choose_workload_sizes(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
-    names = {name for name, peer in workload.peers.items() if peer.device}
-    assert names or workload.name in ("gno-forward", "dimenet-forces")
+    assert any(peer.device for peer in workload.peers.values())
 
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
