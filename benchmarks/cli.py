@@ -13,7 +13,6 @@ from slopecheck.terminal import make_escaping_console
 from trigraph.backends import explain_unavailable
 from trigraph.benchmarks.measure import measure_device_peak_rates
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.record import make_record, write_record
 from trigraph.benchmarks.run import (
     DIRECT,
     DISTURBED,
@@ -22,7 +21,9 @@ from trigraph.benchmarks.run import (
     Options,
     find_workloads,
     make_operator_workload,
+    make_record,
     measure_workload,
+    write_record,
 )
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads

@@ -67,13 +67,14 @@ def _make_pyg_aggregate_forward(case: WorkloadInputs, device: str) -> Callable[[
     return aggregate_triplets
 
 
-def _write_operations_formula(angular: int, projections: int) -> str:
-    """Return the formula for the number of operations in sums over harmonics and products with both weights."""
-    projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
-    return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
-
-
-FORWARD = Step("agg_edge_to_edge_fwd", operations=_write_operations_formula(2, 1))
+# Operations of sums over harmonics and of products with both weights.
+HARMONICS, PROJECTION = "num_spherical**2*n_emb", "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
+FORWARD = Step("agg_edge_to_edge_fwd", operations=f"2*num_edges*(2*{HARMONICS}+{PROJECTION})")
+BACKWARD = Step(
+    "agg_edge_to_edge_bwd",
+    ("sbf_rad", "embedding", "weights"),
+    operations=f"2*num_edges*(2*{HARMONICS}+3*{PROJECTION})",
+)
 
 
 def _make_aggregation_workload(name: str, summary: str, *steps: Step) -> Workload:
@@ -96,18 +97,13 @@ WORKLOADS = (
         "aggregate-backward",
         "sum over triplets and its gradients with respect to sbf_rad, embedding and weights",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_write_operations_formula(2, 3)),
+        BACKWARD,
     ),
     _make_aggregation_workload(
         "force-training",
         "sum over triplets, its gradient with respect to vectors (forces), and the gradient's derivative (bwd2)",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_write_operations_formula(5, 2)),
-        Step(
-            "agg_edge_to_edge_bwd2",
-            ("grad_out", "sbf_rad", "embedding", "weights"),
-            zero=("gg_weights",),
-            operations=_write_operations_formula(10, 5),
-        ),
+        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding")),
+        Step("agg_edge_to_edge_bwd2", ("grad_out", "sbf_rad", "embedding", "weights"), zero=("gg_weights",)),
     ),
 )

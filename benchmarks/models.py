@@ -202,6 +202,7 @@ def _prepare_structures(sizes: Mapping[str, int], dtype: str, form: str, structu
         cell = pos.new_tensor(np.array([atoms.cell for atoms in structures])) if periodic else None
         neighbors = own.neighbors(pos, batch, cell, pbc)
     model, z, ones = model.to(device), z.to(device), (pos.new_ones(n).to(device) for n in (len(z), len(structures)))
+    potential: Any = model
     if form.startswith("pyg"):
         potential = _make_pyg_potential(model, neighbors, pos, cell, batch)
         if form == "pyg-compiled":  # uses CUDA graphs; not for training: torch cannot compile second derivatives
@@ -211,10 +212,11 @@ def _prepare_structures(sizes: Mapping[str, int], dtype: str, form: str, structu
     if device.type != "cpu":
         pos, batch, cell = (None if t is None else t.to(device) for t in (pos, batch, cell))
         neighbors = own.to(device).neighbors(pos, batch, cell, pbc)
-    given, capture = {"cell": cell, "neighbors": neighbors}, form == "trigraph-captured"
-    return _Structures(
-        model, model if form == "trigraph" else compile_potential(model, capture=capture), z, pos, given, *ones
-    )
+    if form == "trigraph-compiled":
+        potential = compile_potential(model)
+    elif form == "trigraph-captured":
+        potential = compile_potential(model, capture=True)
+    return _Structures(model, potential, z, pos, {"cell": cell, "neighbors": neighbors}, *ones)
 
 
 def make_energy_forces_call(sizes: Mapping[str, int], dtype: str, form: str, structure: str) -> Call:

@@ -1,16 +1,22 @@
-"""One benchmark run, from workloads and programs to results and ratios."""
+"""One benchmark run, from workloads and programs to results, ratios and a JSON record."""
 
 import importlib
+import json
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+import platform
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from trigraph import table
+from slopecheck.environment import find_package_version
+from trigraph import environment, table
 from trigraph.benchmarks.device_workloads import DEVICE
 from trigraph.benchmarks.measure import ContenderJob, Measurement, make_call_on_device, time_jobs_alternately
 from trigraph.benchmarks.models import PROGRAMS
@@ -23,6 +29,9 @@ DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # measurements are repeated if other processes use more than this share of the processors
 ATTEMPTS = 3
 DTYPE = np.dtype("float32")
+FORMAT = 4
+PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
+PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,7 @@ class Options:
 
     def select_contenders(self, workload: Workload | Program) -> list[str]:
         """Return the requested contenders; a program's contenders for a device do not run on the host."""
-        able = [
-            n for n, contender in workload.contenders.items() if self.device or not (contender and contender.device)
-        ]
+        able = [n for n, c in workload.contenders.items() if self.device or c is None or not c.device]
         return [n for n in able if not self.contenders or n in self.contenders]
 
 
@@ -145,3 +152,73 @@ def measure_workload(
         total, others = (b - a for a, b in zip(before, _read_processor_seconds(), strict=True))
         attempts.append(BenchmarkResult(workload, sizes, measured, max(0.0, others / total)))
     return min(attempts, key=lambda result: result.other_share)
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
+    """Write a record to a folder; return the path of the file."""
+    path = folder / f"{make_file_stem(record)}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return path
+
+
+def _make_contender_entry(result: BenchmarkResult, name: str) -> dict[str, Any]:
+    """Return the record's entry for a contender."""
+    m, contender = result.measured[name], result.workload.contenders[name]
+    entry: dict[str, Any] = {"status": m.status, "note": m.note}
+    if contender is not None:
+        entry["about"] = contender.about
+    if m.seconds:
+        low, mid, high = m.quartiles
+        entry |= {
+            "median_s": mid,
+            "quartiles_s": [low, high],
+            "samples_s": [float(f"{t:.5g}") for t in m.seconds],
+            "peak_bytes": m.peak_bytes,
+            "relative_error": m.error,
+        }
+    return entry
+
+
+def _make_result_entry(result: BenchmarkResult, peak_rates: Mapping[str, float]) -> dict[str, Any]:
+    """Return the record's entry for a workload."""
+    return {
+        "workload": result.workload.name,
+        "family": result.workload.family,
+        "summary": result.workload.summary,
+        "sizes": dict(result.sizes),
+        "dtype": DTYPE.name,
+        "bound_s": result.compute_least_seconds(peak_rates),
+        "processors_used_by_others": result.other_share,
+        "contenders": {name: _make_contender_entry(result, name) for name in result.measured},
+    }
+
+
+def make_record(
+    options: Options, peak_rates: Mapping[str, float], results: Sequence[BenchmarkResult]
+) -> dict[str, Any]:
+    """Return the record of a run; `peak_rates` contains the rates of the device, or nothing.
+
+    The entry ``blas`` names NumPy's BLAS, on which the NumPy peers depend.
+    """
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
+    return {
+        "format": FORMAT,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "options": vars(options),
+        "environment": environment.collect_environment(),
+        "peers": {name: find_package_version(name) for name in PEERS},
+        "blas": f"{blas.get('name')} {blas.get('version')}",
+        "peak_rates": peak_rates,
+        "results": [_make_result_entry(r, peak_rates) for r in results],
+    }
+
+
+def make_file_stem(record: Mapping[str, Any]) -> str:
+    """Return the file name without suffix: date, machine and number of processors (``2026-11-21-xeon-2core``)."""
+    machine = record["environment"]
+    model = machine["cpu"]["model"].lower()
+    if record["options"]["device"]:
+        return f"{record['created'][:10]}-{re.sub('[^a-z0-9]+', '-', str(machine['device']['name']).lower())}"
+    kind = next((k for k in PROCESSOR_NAMES if re.search(rf"\b{k}\b", model)), platform.machine())
+    return "-".join([record["created"][:10], kind, f"{machine['cpu']['processors']}core"])

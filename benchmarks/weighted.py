@@ -45,13 +45,13 @@ def make_sparse_convolution_call(case: WorkloadInputs, device: str) -> Call:
     import torch
     from torch_geometric.nn import SimpleConv
 
-    scipy_matrix = _make_sparse_matrix(case)
-    arrays = (torch.tensor(a, device=device) for a in (scipy_matrix.indptr, scipy_matrix.indices, scipy_matrix.data))
+    matrix = _make_sparse_matrix(case)
+    offsets, indices, weights = (torch.tensor(a, device=device) for a in (matrix.indptr, matrix.indices, matrix.data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that support for sparse matrices is in beta
-        matrix = torch.sparse_csr_tensor(*arrays, scipy_matrix.shape)
+        torch_matrix = torch.sparse_csr_tensor(offsets, indices, weights, matrix.shape)
     x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")
-    return lambda: {OUT: convolve((x, None), matrix)}
+    return lambda: {OUT: convolve((x, None), torch_matrix)}
 
 
 def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any], Any]:

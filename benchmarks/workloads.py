@@ -27,7 +27,7 @@ class Step:
     operator: str
     wrt: tuple[str, ...] | None = None  # requested fields; None: all fields
     zero: tuple[str, ...] = ()  # cotangents to pass as None
-    operations: str | None = None  # number of operations as a formula; the table's formula counts all fields
+    operations: str | None = None  # number of operations, for bounds on a device; the table's formula counts all fields
     # Arguments that are results of earlier steps, such as ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class Workload:
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
 
     def count_operations(self, sizes: Mapping[str, int]) -> int:
-        """Return the floating-point operations of one run, as counted by the table."""
+        """Return the floating-point operations of one run, as counted by the steps or the table."""
         return sum(evaluate_expression(s.operations or s.op.operation_count_expression, sizes) for s in self.steps)
 
     def count_bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:

@@ -25,7 +25,6 @@ from trigraph.benchmarks.measure import (
 )
 from trigraph.benchmarks.originals import VARIABLE, WheelRelease, load_modules
 from trigraph.benchmarks.programs import ContenderUnavailable
-from trigraph.benchmarks.record import make_file_stem
 from trigraph.benchmarks.workloads import draw_workload_inputs
 from trigraph.table import OPERATORS, SYMBOLS, evaluate_expression
 
@@ -245,7 +244,7 @@ def test_bench_command_writes_a_record(tmp_path):
     text = path.read_text()
     assert str(Path.home()) not in text
     record = json.loads(text)
-    assert path.stem == make_file_stem(record)
+    assert path.stem == run.make_file_stem(record)
     options = {"threads": 1, "repeat": 1, "size": "small"}
     assert record["options"] == options | {"contenders": ["numpy", "fortran"], "device": False}
     assert record["peak_rates"] == {}
