@@ -1,7 +1,7 @@
 """Command `trigraph bench`, and the tables that it prints."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trigraph.benchmarks.run import (
     DIRECT,
     DISTURBED,
     DTYPE,
+    FAMILIES,
     BenchmarkResult,
     Options,
     find_workloads,
@@ -42,11 +43,7 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
 
 
 def _choose_workloads(
-    families: tuple[str, ...],
-    names: tuple[str, ...],
-    operators: tuple[str, ...],
-    sizes: dict[str, int],
-    options: Options,
+    families: Sequence[str], names: Sequence[str], operators: Sequence[str], sizes: dict[str, int], options: Options
 ) -> list[Workload | Program]:
     """Return the workloads that fit the options and have a requested contender."""
     if options.device and explain_unavailable("gpu"):
@@ -63,15 +60,16 @@ def _choose_workloads(
             raise click.UsageError(
                 f"{workload.name}: arrays of these --sizes need {needed:.2g} bytes; the machine has {memory:.2g}"
             )
-    return [w for w in of_operators or find_workloads(families, names, options.device) if options.select_contenders(w)]
+    workloads = of_operators or find_workloads(families, names, options.device)
+    if not (fitting := [w for w in workloads if options.select_contenders(w)]):
+        asked = ", ".join((*families, *names, *options.contenders))
+        raise click.UsageError(f"nothing to time: no workload fits {asked}")
+    return fitting
 
 
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
-
-
-def _list_workload_attribute_values(attribute: str) -> list[str]:
-    """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, attribute) for w in EVERYTHING))
+NAMES = list(dict.fromkeys(workload.name for workload in EVERYTHING))
+CONTENDERS = sorted({*DIRECT, *(name for workload in EVERYTHING for name in workload.contenders)})
 
 
 def _format_three_digits(value: float | None) -> str:
@@ -109,22 +107,11 @@ def _make_contender_table(result: BenchmarkResult, peak_rates: Mapping[str, floa
 
 @click.command()
 @click.option(
-    "--family",
-    "families",
-    multiple=True,
-    type=click.Choice(_list_workload_attribute_values("family")),
-    help="Time only the workloads of this family; repeatable.",
+    "--family", multiple=True, type=click.Choice([*FAMILIES, "models"]), help="Time only this family; repeatable."
 )
-@click.option(
-    "--workload",
-    "names",
-    multiple=True,
-    type=click.Choice(_list_workload_attribute_values("name")),
-    help="Time only this workload; repeatable.",
-)
+@click.option("--workload", multiple=True, type=click.Choice(NAMES), help="Time only this workload; repeatable.")
 @click.option(
     "--operator",
-    "operators",
     multiple=True,
     type=click.Choice(list(OPERATORS)),
     help="Time all CPU backends on this operator; repeatable.",
@@ -146,28 +133,17 @@ def _make_contender_table(result: BenchmarkResult, peak_rates: Mapping[str, floa
     help="Threads of each contender [default: all processors].",
 )
 @click.option("--repeat", type=click.IntRange(1, 1000), default=9, show_default=True, help="Number of rounds.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write a JSON record to this directory.",
-)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write a JSON record to this directory.")
 @click.option("--device", is_flag=True, help="Time the workloads for a CUDA device, and the peers that run on it.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.contenders)})),
+    type=click.Choice(CONTENDERS),
     metavar="NAME",
     help="Time only this backend or peer, such as fortran or scipy; repeatable.",
 )
-def bench(
-    families: tuple[str, ...],
-    names: tuple[str, ...],
-    operators: tuple[str, ...],
-    sizes: dict[str, int],
-    out: Path | None,
-    **measured: Any,
-) -> None:
+def bench(sizes: dict[str, int], out: Path | None, **chosen: Any) -> None:
     """Time the backends of trigraph next to other packages (peers).
 
     Each contender runs in its own process, all with the same number of threads, in alternating rounds; the table shows
@@ -175,11 +151,9 @@ def bench(
     listed (pip install 'trigraph[bench]').
     """
     console = make_escaping_console()
-    options = Options(**measured)
+    families, names, operators = (chosen.pop(name) for name in ("family", "workload", "operator"))
+    options = Options(**chosen)
     workloads = _choose_workloads(families, names, operators, sizes, options)
-    if not workloads:
-        asked = ", ".join((*families, *names, *options.contenders))
-        raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
         peak_rates = measure_device_peak_rates(min(options.repeat, 5)) if options.device else {}
         if peak_rates:

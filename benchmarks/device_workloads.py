@@ -24,10 +24,10 @@ _NAMED |= {program.name: program for program in PROGRAMS}
 
 
 def _make_device_workload(base: str, name: str, summary: str, sizes: Mapping[str, int], **changes: Any) -> Workload:
-    """Return a host workload at other sizes, without the peers that run on the host."""
-    workload = replace(_NAMED[base], name=name, summary=summary, backends=("gpu",), **changes)
-    peers = {n: peer for n, peer in workload.peers.items() if peer.device or not peer.requires}
-    return replace(workload, sizes={**workload.sizes, **sizes}, peers=peers)
+    """Return a host workload at other sizes."""
+    base_sizes = _NAMED[base].sizes
+    changes |= {"name": name, "summary": summary, "sizes": {**base_sizes, **sizes}, "backends": ("gpu",)}
+    return replace(_NAMED[base], **changes)
 
 
 WORKLOADS = (

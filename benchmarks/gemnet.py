@@ -104,7 +104,7 @@ def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
         family="gemnet",
         summary=f"spherical basis embedding, bilinear interaction and their gradients, {summary}",
         steps=STEPS,
-        peers=make_torch_peers("fairchem", make_fairchem_call, ABOUT, ["torch"]),
+        peers=make_torch_peers("fairchem", make_fairchem_call, ABOUT),
         absent=("atoms", "idx_in"),
         **more,
     )

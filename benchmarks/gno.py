@@ -111,7 +111,7 @@ def _make_coords_gradient_workload(width: int) -> Workload:
         summary=f"gradient of the kernel in the coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",)),),
         sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
-        peers={"numpy": Contender(make_coords_gradient_call, "matrix products over all edges, BLAS", ())},
+        peers={"numpy": Contender(make_coords_gradient_call, "matrix products over all edges, BLAS")},
     )
 
 
@@ -125,7 +125,7 @@ WORKLOADS = (
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
-            "numpy": Contender(make_numpy_message_call, "BLAS, batched products, and sums by scipy.sparse", ()),
+            "numpy": Contender(make_numpy_message_call, "BLAS, batched products, and sums by scipy.sparse"),
             **PYG,
         },
     ),

@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from slopecheck.isolated import ChildEnded, ChildProcess
-from trigraph.benchmarks.programs import Call, ContenderUnavailable
+from trigraph.benchmarks.programs import Call
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds to wait for a contender's process to end
@@ -81,9 +81,7 @@ def _read_peak_memory() -> int:
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Call once; return the results and the largest growth of the process in bytes."""
     gc.collect()  # free unused memory, which would hide the call's use, and reset the high-water mark
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # a function that only glibc has
-    if trim is not None:
-        trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
     if CLEAR_REFS.exists():
         CLEAR_REFS.write_text("5")
     before = _read_peak_memory()
@@ -176,7 +174,7 @@ def run_job(connection: Connection, job: ContenderJob) -> None:
             connection.send(("timed", runner.sample_seconds()))
     except EOFError:  # the parent has ended
         pass
-    except ContenderUnavailable as error:
+    except ModuleNotFoundError as error:
         connection.send(("unavailable", str(error)))
     except Exception as error:
         connection.send(("failed", f"{type(error).__name__}: {error}"))
@@ -202,19 +200,16 @@ class ContenderProcess(ChildProcess):
         self.process.join(0 if kind else END)
         self.kill()
 
-    def receive_answer(self) -> tuple[str, Any]:
-        """Return "timed" and what was measured, or another status and the reason."""
+    def receive_answer(self, again: bool = False) -> tuple[str, Any]:
+        """Return "timed" and what was measured (`again`: the seconds of a call), or another status and the reason."""
+        if again:
+            with suppress(OSError):  # the process has ended; `receive_message` reports the reason
+                self.connection.send(True)
         try:
             status, value = self.receive_message()
         except ChildEnded as error:
             return "failed", str(error)
         return status, value
-
-    def sample_seconds(self) -> tuple[str, Any]:
-        """Return "timed" and the seconds of a call, or another status and the reason."""
-        with suppress(OSError):  # the process has ended; `receive_answer` reports the reason
-            self.connection.send(True)
-        return self.receive_answer()
 
 
 def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
@@ -280,7 +275,7 @@ def time_jobs_alternately(
                 if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
                     continue
                 progress(f"{name}, round {turn + 1} of {repeat}")
-                status, value = workers[name].sample_seconds()
+                status, value = workers[name].receive_answer(again=True)
                 if status == "timed":
                     samples[name].append(value)
                 else:

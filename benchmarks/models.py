@@ -412,9 +412,8 @@ def _make_contenders(make: Callable[..., Call], forms: Mapping[str, str], **sett
     """Return a contender for each form; `forms` contains their descriptions."""
     found = {}
     for form, about in forms.items():
-        requires = ("torch", *["torch_geometric"] * form.startswith("pyg"), *["ase"] * (forms["trigraph"] == OURS))
         peer, device = not form.startswith("trigraph"), form in ("trigraph-captured", "pyg-compiled")
-        found[form] = Contender(partial(make, form=form, **settings), about, requires, peer, device)
+        found[form] = Contender(partial(make, form=form, **settings), about, peer, device)
     return found
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trigraph.benchmarks.programs import ContenderUnavailable
-
 VARIABLE = "TRIGRAPH_CLIENTS"
 
 
@@ -32,13 +30,13 @@ class WheelRelease:
     package: str
 
     def find_root(self) -> str:
-        """Return the folder or wheel of the release; raise ContenderUnavailable if the version is not found."""
+        """Return the folder or wheel of the release; raise ModuleNotFoundError if the version is not found."""
         folder = os.environ.get(VARIABLE)
         if folder:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
             for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
                 return root
-        raise ContenderUnavailable(
+        raise ModuleNotFoundError(
             f"{self.project} {self.version} was not found: pip download {self.project}=={self.version} --no-deps, "
             f"and set {VARIABLE} to the folder of the wheel"
         )

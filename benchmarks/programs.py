@@ -1,6 +1,5 @@
 """Contenders, and timed programs that are not operators of the table, such as training steps."""
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,30 +9,18 @@ Call = Callable[[], dict[str, Any]]
 has to be changed for the comparison, a function that returns one."""
 
 
-class ContenderUnavailable(RuntimeError):
-    """A contender's requirements are not met on this machine."""
-
-
 @dataclass(frozen=True)
 class Contender:
     """Implementation of a program, or another package's implementation of a workload.
 
     `make` accepts the sizes and dtype of a program, or the inputs of a workload. It must be picklable, such as a
-    module's function or a partial of it.
+    module's function or a partial of it, and import packages that may be missing.
     """
 
     make: Callable[..., Call]
     about: str  # description for the record
-    requires: tuple[str, ...] = ("torch",)  # modules that the contender imports
     peer: bool = True  # whether the contender does not use trigraph
     device: bool = False  # whether the contender runs only on a CUDA device
-
-    def make_call(self, *arguments: Any) -> Call:
-        """Return the call; raise ContenderUnavailable if a required module is missing."""
-        for module in self.requires:
-            if importlib.util.find_spec(module) is None:
-                raise ContenderUnavailable(f"{module} is not installed")
-        return self.make(*arguments)
 
 
 @dataclass(frozen=True)
@@ -56,5 +43,5 @@ class Program:
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Return a contender's call; raise ContenderUnavailable if a required module is missing."""
-        return self.contenders[name].make_call(sizes, dtype)
+        """Return a contender's call; raise ModuleNotFoundError if a package is missing."""
+        return self.contenders[name].make(sizes, dtype)

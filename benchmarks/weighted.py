@@ -64,7 +64,7 @@ def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, A
 
 
 PRODUCTS = {
-    "scipy": Contender(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense", ()),
+    "scipy": Contender(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense"),
     **make_torch_peers(
         "pyg-sparse", make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor"
     ),

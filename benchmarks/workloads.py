@@ -1,7 +1,7 @@
 """Workloads, which consist of operators, sizes and peers; the operator table determines everything else."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -73,10 +73,10 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
+        """Build the inputs, and return a contender's call; raise ModuleNotFoundError if a package is missing."""
         case = draw_workload_inputs(self, sizes, np.dtype(dtype))
         if name in self.peers:
-            return self.peers[name].make_call(case)
+            return self.peers[name].make(case)
         case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
         return make_backend_call(self, name, case)
 
@@ -241,13 +241,11 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
     return call_public_functions
 
 
-def make_torch_peers(
-    name: str, make: Callable[..., Call], about: str, requires: Sequence[str] = ("torch", "torch_geometric")
-) -> dict[str, Contender]:
+def make_torch_peers(name: str, make: Callable[..., Call], about: str) -> dict[str, Contender]:
     """Return peers from ``make(inputs, device=...)``: one for the CPU and one (-cuda) for a CUDA device."""
     return {
-        name: Contender(partial(make, device="cpu"), about, tuple(requires)),
-        f"{name}-cuda": Contender(partial(make, device="cuda"), about, tuple(requires), device=True),
+        name: Contender(partial(make, device="cpu"), about),
+        f"{name}-cuda": Contender(partial(make, device="cuda"), about, device=True),
     }
 
 

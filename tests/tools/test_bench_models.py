@@ -54,9 +54,10 @@ def shrink_sizes(program):
 def test_contenders_compute_the_same(program, other):
     results = []
     for name in ("trigraph", other):
-        for module in program.contenders[name].requires:
-            pytest.importorskip(module)
-        call = program.make_contender_call(name, shrink_sizes(program), "float32")
+        try:
+            call = program.make_contender_call(name, shrink_sizes(program), "float32")
+        except ModuleNotFoundError as error:
+            pytest.skip(str(error))
         results.append({n: convert_to_numpy(v) for n, v in call().items()})
         assert {v.dtype.name for v in results[-1].values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in results[-1].values())

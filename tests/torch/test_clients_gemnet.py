@@ -14,7 +14,6 @@ from tensors import convert_to_tensors  # noqa: E402
 
 from trigraph.benchmarks.gemnet import FAIRCHEM, PACKAGES  # noqa: E402
 from trigraph.benchmarks.originals import load_modules  # noqa: E402
-from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.layers import gemnet  # noqa: E402
 
@@ -28,7 +27,7 @@ def make_block(name, dtype="float64"):
     """Return a small block with its basis layers; skip the test if the wheel is missing."""
     try:
         ORIGINALS[name].find_root()
-    except ContenderUnavailable as error:
+    except ModuleNotFoundError as error:
         pytest.skip(str(error))
     return blocks.BLOCKS[name]().to(getattr(torch, dtype))
 

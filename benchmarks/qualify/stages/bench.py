@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
-from trigraph.benchmarks.programs import Call, Contender, ContenderUnavailable
+from trigraph.benchmarks.programs import Call, Contender
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, choose_workload_sizes, convert_indices
@@ -101,7 +101,7 @@ def _time_peer(
     entry = {"workload": part, "contender": name, "index": index, "about": peer.about}
     call: Call | None = None
     try:
-        call = peer.make_call(case)
+        call = peer.make(case)
         error, most = (
             compute_relative_error(_collect_numpy_results(call), expected),
             compute_peer_tolerance(DTYPE.name, terms),
@@ -112,8 +112,6 @@ def _time_peer(
         times = time_calls_alternately(target, {"trigraph": ours, name: call})
         own, peer_seconds = (statistics.median(times[n]) for n in ("trigraph", name))
         notes.add(name, None, "", seconds=peer_seconds, ratio=peer_seconds / own, error=error, samples=times, **entry)
-    except ContenderUnavailable as error:
-        notes.add(name, None, str(error), **entry)
     except Exception as error:  # an exception, for example for lack of memory, is a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:
