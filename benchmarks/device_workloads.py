@@ -56,11 +56,6 @@ WORKLOADS = (
     _make_device_workload("dimenet-aggregate-backward", "dimenet-backward", "triplet sum, with backward", CRYSTAL),
 )
 _FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
-_CURVATURE = tuple(f"dimenet-{structure}-curvature" for structure in ("molecules", "slab", "copper"))
+_CURVATURE = ("dimenet-molecules-curvature", "dimenet-slab-curvature", "dimenet-copper-curvature")
 _TRAINING = (*(f"{name}-training" for name in (*_FORCES, *_CURVATURE)), "gat-minibatches-600000")
-
-
-DEVICE: tuple[Workload | Program, ...] = (
-    *WORKLOADS,
-    *(_NAMED[name] for name in (*_TRAINING, *_FORCES)),
-)
+DEVICE: tuple[Workload | Program, ...] = (*WORKLOADS, *(_NAMED[name] for name in (*_TRAINING, *_FORCES)))

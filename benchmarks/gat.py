@@ -17,7 +17,6 @@ SIZES = {
     "dim_head": 16,
     "num_heads": 4,
 }
-GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 
 
 def make_pyg_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, Any], Any]:

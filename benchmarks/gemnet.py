@@ -37,13 +37,12 @@ def scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -
 
 
 @cache
-def load_fairchem_modules() -> tuple[Any, Any, Any]:
+def load_fairchem_modules() -> tuple[Any, ...]:
     """Return fairchem's modules with the efficient layers, the interaction block and the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
     stand_ins = {"fairchem.core.common.utils": {"scatter_det": scatter_sum}}
-    efficient, block, dense = load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins)
-    return efficient, block, dense
+    return tuple(load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins))
 
 
 def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:

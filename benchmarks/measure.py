@@ -69,11 +69,7 @@ class ContenderJob:
 
 
 def _read_peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes.
-
-    ru_maxrss would also include the parent's size at the time of exec, so that the child of a large process would
-    appear to use no memory.
-    """
+    """Return the largest resident size of this process so far, in bytes; ru_maxrss would include the parent's size."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
@@ -190,9 +186,6 @@ class ContenderProcess(ChildProcess):
         with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
             super().__init__(run_job, (job,))
 
-    def __enter__(self) -> "ContenderProcess":
-        return self
-
     def __exit__(self, kind: object = None, *exception: object) -> None:
         # A process that ends by itself waits for its children, so that their processor time is included.
         with suppress(OSError):
@@ -261,7 +254,7 @@ def time_jobs_alternately(
         workers: dict[str, ContenderProcess] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(ContenderProcess(job, threads))
+            worker = stack.push(ContenderProcess(job, threads))
             measurements[name], results = _check_first_call(worker.receive_answer(), expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
@@ -308,9 +301,8 @@ def make_gather_call(rows: int) -> Call:
     """Return a call that reads 4 * rows random rows of 256 bytes and sums them in chunks."""
     import cupy
 
-    function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(
-        "sum_gathered_rows"
-    )
+    module = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",))
+    function = module.get_function("sum_gathered_rows")
     table, count = cupy.ones((rows, WIDTH), np.float32), 4 * rows
     index = cupy.asarray(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
     groups = -(-count // CHUNK)

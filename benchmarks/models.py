@@ -326,11 +326,7 @@ def make_batches_training_call(sizes: Mapping[str, int], dtype: str, form: str) 
 
 
 def make_gat_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that trains two attention layers, with self-loops and with different edges in each step.
-
-    The layers of both forms have the same weights. Each step copies its edges, so that no graph from an earlier call
-    can be reused.
-    """
+    """Return a call that trains two attention layers, with self-loops and with different edges in each step."""
     import torch
     from torch.nn.functional import cross_entropy, elu
 
@@ -355,7 +351,7 @@ def make_gat_training_call(sizes: Mapping[str, int], dtype: str, form: str) -> C
         losses: list[Any] = []
         first: dict[str, Any] = {}
         for edge_index in batches:
-            edges = edge_index.clone()
+            edges = edge_index.clone()  # so that no graph from an earlier call can be reused
             loss = cross_entropy(second_layer(elu(first_layer(x, edges)), edges), labels)
             gradients = _list_loss_and_gradients(loss, model)
             losses.append(gradients.pop("loss").detach())

@@ -42,13 +42,6 @@ class WheelRelease:
         )
 
 
-def make_stand_in_module(name: str, **contents: Any) -> ModuleType:
-    """Return a module with the given contents, to replace a missing or unwanted module."""
-    module = ModuleType(name)
-    vars(module).update(contents)
-    return module
-
-
 def load_modules(
     root: str, packages: Iterable[str], modules: Iterable[str], stand_ins: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[Any]:
@@ -56,9 +49,13 @@ def load_modules(
 
     The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` contains substitutes for modules.
     """
-    loaded = {name: make_stand_in_module(name, **contents) for name, contents in (stand_ins or {}).items()}
-    for name in packages:
-        loaded[name] = make_stand_in_module(name, __path__=[os.path.join(root, *name.split("."))])
+    contents = {
+        **(stand_ins or {}),
+        **{name: {"__path__": [os.path.join(root, *name.split("."))]} for name in packages},
+    }
+    loaded = {name: ModuleType(name) for name in contents}
+    for name, module in loaded.items():
+        vars(module).update(contents[name])
     tops = {name.partition(".")[0] for name in loaded}
     before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
     for name in before:

@@ -205,12 +205,10 @@ def convert_indices(case: WorkloadInputs, dtype: Any) -> WorkloadInputs:
     """Return the case with graph indices converted to a dtype."""
 
     def convert_graph(graph: Any) -> Any:
-        if graph is None:
-            return None
         make, arguments = graph.__reduce__()
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
-    return replace(case, graphs={n: convert_graph(graph) for n, graph in case.graphs.items()})
+    return replace(case, graphs={n: g if g is None else convert_graph(g) for n, g in case.graphs.items()})
 
 
 def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) -> Call:
