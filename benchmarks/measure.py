@@ -186,8 +186,8 @@ class ContenderProcess(ChildProcess):
         with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
             super().__init__(run_job, (job,))
 
-    def __exit__(self, kind: object = None, *exception: object) -> None:
-        # A process that ends by itself waits for its children, so that their processor time is included.
+    def end(self, kind: object = None, *exception: object) -> None:
+        """Let the process end by itself, which includes its children's processor time; kill it after an exception."""
         with suppress(OSError):
             self.connection.send(False)
         self.process.join(0 if kind else END)
@@ -254,13 +254,14 @@ def time_jobs_alternately(
         workers: dict[str, ContenderProcess] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.push(ContenderProcess(job, threads))
+            worker = ContenderProcess(job, threads)
+            stack.push(worker.end)
             measurements[name], results = _check_first_call(worker.receive_answer(), expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
             else:
-                worker.__exit__()
+                worker.end()
         samples: dict[str, list[float]] = {name: [] for name in workers}
         for turn in range(repeat):
             order = list(workers)
