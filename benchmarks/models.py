@@ -27,7 +27,7 @@ SMALL_SLAB = {"nx": 3, "ny": 3, "layers": 2}
 CUTOFF = 5.0
 SMALL_BATCH = {"molecules": 4}
 SPECIES = 83  # number of molecules in the G2 set with more than four atoms
-SEED = 3  # selects molecules for which cancellation in PyTorch Geometric's basis functions leaves enough digits
+SEED = 0  # selects molecules for which cancellation in PyTorch Geometric's basis functions leaves enough digits
 COMPARED = 3  # number of compared losses; later losses differ, because Adam divides small gradients by their magnitude
 
 

@@ -132,7 +132,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
 def test_benchmark_cases_avoid_kinks_and_match_degrees():
     """Random cases avoid kinks, contain both directions of edges between atoms, and have the stated degrees."""
     workload = gno.WORKLOADS[0]
-    sizes = {**workload.sizes, "num_edges": 2000}
+    sizes = {**workload.sizes, "num_edges": 100_000}
     case = draw_workload_inputs(workload, sizes, FLOAT32)
     z = pyref.gno_kernel_kinks(case["coords"], case["params"], sizes["f_in"], sizes["f_out"])
     assert np.abs(z).min() >= 64 * np.finfo(np.float32).eps
