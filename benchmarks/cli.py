@@ -6,31 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.table import Table
 
 from slopecheck.console import make_empty_table
 from slopecheck.terminal import make_escaping_console
-from trigraph.backends import BACKENDS, explain_unavailable
-from trigraph.benchmarks.measure import measure_peak_rates
+from trigraph.backends import explain_unavailable
+from trigraph.benchmarks.measure import measure_device_peak_rates
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.record import make_record, write_record
 from trigraph.benchmarks.run import (
     DIRECT,
     DISTURBED,
+    DTYPE,
+    FAMILIES,
     BenchmarkResult,
     Options,
     find_workloads,
     make_operator_workload,
+    make_record,
     measure_workload,
+    write_record,
 )
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
-
-# Sizes for measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
-CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
-DEVICE_CEILING_SIZES = 2**31, 8192
 
 
 def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -44,40 +42,34 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
     return sizes
 
 
-def _check_arrays_fit_memory(workload: Workload, options: Options) -> None:
-    """Raise UsageError if the arrays do not fit in memory, because the system would otherwise kill a process."""
-    needed = workload.count_bytes_moved(workload.choose_run_sizes(options.size), np.dtype(options.dtype))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise click.UsageError(
-            f"{workload.name}: arrays of these --sizes need {needed:.2g} bytes; the machine has {memory:.2g}"
-        )
-
-
 def _choose_workloads(
-    families: tuple[str, ...],
-    names: tuple[str, ...],
-    operators: tuple[str, ...],
-    sizes: dict[str, int],
-    device: bool,
+    families: Sequence[str], names: Sequence[str], operators: Sequence[str], sizes: dict[str, int], options: Options
 ) -> list[Workload | Program]:
-    if device and explain_unavailable("gpu"):
+    """Return the workloads that fit the options and have a requested contender."""
+    if options.device and explain_unavailable("gpu"):
         raise click.UsageError(f"--device: {explain_unavailable('gpu')}")
-    if operators:
-        if families or names or device:
-            raise click.UsageError("--operator excludes --family, --workload and --device")
-        return [make_operator_workload(name, sizes) for name in operators]
-    if sizes:
+    if sizes and not operators:
         raise click.UsageError("--sizes requires an --operator; named workloads have fixed sizes")
-    return find_workloads(families, names, device)
+    if operators and (families or names or options.device):
+        raise click.UsageError("--operator excludes --family, --workload and --device")
+    of_operators = [make_operator_workload(name, sizes) for name in operators]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for workload in of_operators:  # the system would kill a process that needs more
+        needed = workload.count_bytes_moved(workload.choose_run_sizes(options.size), DTYPE)
+        if needed > memory:
+            raise click.UsageError(
+                f"{workload.name}: arrays of these --sizes need {needed:.2g} bytes; the machine has {memory:.2g}"
+            )
+    workloads = of_operators or find_workloads(families, names, options.device)
+    if not (fitting := [w for w in workloads if options.select_contenders(w)]):
+        asked = ", ".join((*families, *names, *options.contenders))
+        raise click.UsageError(f"nothing to time: no workload fits {asked}")
+    return fitting
 
 
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
-
-
-def _list_workload_attribute_values(attribute: str) -> list[str]:
-    """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, attribute) for w in EVERYTHING))
+NAMES = list(dict.fromkeys(workload.name for workload in EVERYTHING))
+CONTENDERS = sorted({*DIRECT, *(name for workload in EVERYTHING for name in workload.contenders)})
 
 
 def _format_three_digits(value: float | None) -> str:
@@ -88,68 +80,38 @@ def _format_three_digits(value: float | None) -> str:
 
 
 def _format_caption(result: BenchmarkResult) -> str:
-    caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
-    if result.other_share is not None and result.other_share > DISTURBED:
+    caption = ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
+    if result.other_share > DISTURBED:
         caption += f"; other processes used {result.other_share:.0%} of the processors"
     return caption
 
 
-def _make_contender_table(result: BenchmarkResult) -> Table:
+def _make_contender_table(result: BenchmarkResult, peak_rates: Mapping[str, float]) -> Table:
     """Tabulate time and peak memory of a workload's contenders, and their ratios to the first contender."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
-    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
+    least = result.compute_least_seconds(peak_rates)
+    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio", *["% of bound"] * (least is not None))
     title = f"{result.workload.name}: {result.workload.summary}"
     table = make_empty_table(("contender",), numbers, title, _format_caption(result))
     for name, m in result.measured.items():
         if m.seconds:
             low, mid, high = (_format_three_digits(scale * t) for t in m.quartiles)
-            time, memory = result.compute_ratios_to_first(name)
-            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _format_three_digits(memory))
-            table.add_row(name, mid, f"{low} - {high}", _format_three_digits(time), *memory_columns)
+            time, memory = map(_format_three_digits, result.compute_ratios_to_first(name))
+            share = [] if least is None else [f"{least / m.median:.1%}"]
+            table.add_row(name, mid, f"{low} - {high}", time, f"{m.peak_bytes / 2**20:.1f}", memory, *share)
         elif m.status != "unavailable":
             table.add_row(name, m.status, *[""] * (len(numbers) - 1))
     return table
 
 
-def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
-    """Tabulate the fraction of the machine's peak rates that each backend achieves."""
-    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
-    words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
-    measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
-    caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
-    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy", "% of bound")
-    table = make_empty_table(("workload", "backend"), numbers, f"Measured peak rates: {measured}", caption)
-    for result in results:
-        for backend in (n for n in result.measured if n in BACKENDS and result.measured[n].seconds):
-            rates = (
-                (result.compute_operation_rate(backend), tops[result.dtype]),
-                (result.compute_byte_rate(backend), tops["copy"]),
-            )
-            cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
-            share = result.compute_least_seconds(tops) / result.measured[backend].median
-            table.add_row(result.workload.name, backend, *cells, f"{share:.1%}")
-    return table
-
-
 @click.command()
 @click.option(
-    "--family",
-    "families",
-    multiple=True,
-    type=click.Choice(_list_workload_attribute_values("family")),
-    help="Time only the workloads of this family; repeatable.",
+    "--family", multiple=True, type=click.Choice([*FAMILIES, "models"]), help="Time only this family; repeatable."
 )
-@click.option(
-    "--workload",
-    "names",
-    multiple=True,
-    type=click.Choice(_list_workload_attribute_values("name")),
-    help="Time only this workload; repeatable.",
-)
+@click.option("--workload", multiple=True, type=click.Choice(NAMES), help="Time only this workload; repeatable.")
 @click.option(
     "--operator",
-    "operators",
     multiple=True,
     type=click.Choice(list(OPERATORS)),
     help="Time all CPU backends on this operator; repeatable.",
@@ -162,7 +124,7 @@ def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str
     help="Sizes for --operator, e.g. num_edges=5000.",
 )
 @click.option(
-    "--size", type=click.Choice(list(CEILING_SIZES)), default="full", show_default=True, help="small is full / 20."
+    "--size", type=click.Choice(["full", "small"]), default="full", show_default=True, help="small is full / 20."
 )
 @click.option(
     "--threads",
@@ -171,30 +133,17 @@ def _make_peak_share_table(results: Sequence[BenchmarkResult], tops: Mapping[str
     help="Threads of each contender [default: all processors].",
 )
 @click.option("--repeat", type=click.IntRange(1, 1000), default=9, show_default=True, help="Number of rounds.")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write a JSON record to this directory.",
-)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write a JSON record to this directory.")
 @click.option("--device", is_flag=True, help="Time the workloads for a CUDA device, and the peers that run on it.")
-@click.option("--no-peers", "peers", flag_value=False, default=True, help="Time only the backends of trigraph.")
 @click.option(
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(sorted({*DIRECT, *(name for w in EVERYTHING for name in w.contender_names)})),
+    type=click.Choice(CONTENDERS),
     metavar="NAME",
     help="Time only this backend or peer, such as fortran or scipy; repeatable.",
 )
-def bench(
-    families: tuple[str, ...],
-    names: tuple[str, ...],
-    operators: tuple[str, ...],
-    sizes: dict[str, int],
-    out: Path | None,
-    **measured: Any,
-) -> None:
+def bench(sizes: dict[str, int], out: Path | None, **chosen: Any) -> None:
     """Time the backends of trigraph next to other packages (peers).
 
     Each contender runs in its own process, all with the same number of threads, in alternating rounds; the table shows
@@ -202,28 +151,22 @@ def bench(
     listed (pip install 'trigraph[bench]').
     """
     console = make_escaping_console()
-    options = Options(**measured)
-    workloads = _choose_workloads(families, names, operators, sizes, options.device)
-    for workload in workloads:
-        if operators and isinstance(workload, Workload):
-            _check_arrays_fit_memory(workload, options)
-    workloads = [w for w in workloads if options.select_contenders(w)]
-    if not workloads:
-        asked = ", ".join((*families, *names, *options.contenders))
-        raise click.UsageError(f"nothing to time: no workload fits {asked}")
+    families, names, operators = (chosen.pop(name) for name in ("family", "workload", "operator"))
+    options = Options(**chosen)
+    workloads = _choose_workloads(families, names, operators, sizes, options)
     with console.status("peak rates", spinner="line") as status:
-        most = DEVICE_CEILING_SIZES if options.device else CEILING_SIZES[options.size]
-        tops = measure_peak_rates(options.threads, min(options.repeat, 5), *most, options.device)
+        peak_rates = measure_device_peak_rates(min(options.repeat, 5)) if options.device else {}
+        if peak_rates:
+            rates = ", ".join(f"{name} {rate:.3g}" for name, rate in peak_rates.items())
+            console.print(f"Measured peak rates in bytes or operations per second: {rates}")
         results: list[BenchmarkResult] = []
         for workload in workloads:
             results.append(measure_workload(workload, options, status.update))
-            console.print(_make_contender_table(results[-1]))
-            path = (
-                None if out is None else write_record(out, make_record(options, tops, results))
-            )  # written after each workload, in case the run is interrupted
-    console.print(_make_peak_share_table([r for r in results if isinstance(r.workload, Workload)], tops))
+            console.print(_make_contender_table(results[-1], peak_rates))
+            if out is not None:  # written after each workload, in case the run is interrupted
+                path = write_record(out, make_record(options, peak_rates, results))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")
-    if path is not None:
+    if out is not None:
         console.print(f"Record: {path}")

@@ -5,14 +5,12 @@ uses the same basis functions (angles by atan2, formulas from sympy). The list o
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.peers import make_autograd_call, make_pyg_peers
-from trigraph.benchmarks.programs import ContenderUnavailable
-from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs, make_pyg_peers
 
 SIZES = {
     "num_edges": 30_000,
@@ -39,8 +37,6 @@ def _make_pyg_radial_forward(case: WorkloadInputs, device: str) -> Callable[[Any
     """Return the radial basis as a function of distances and frequencies, by PyTorch Geometric's formulas."""
     import torch
 
-    if case["dist"].dtype != np.float32:
-        raise ContenderUnavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
     layer = _make_pyg_spherical_basis(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
 
     def compute_radial_basis(dist: Any, freq: Any) -> tuple[Any, Any]:
@@ -71,21 +67,19 @@ def _make_pyg_aggregate_forward(case: WorkloadInputs, device: str) -> Callable[[
     return aggregate_triplets
 
 
-ABOUT = "PyTorch Geometric's basis functions, torch"
-
-
-def _write_operations_formula(angular: int, projections: int) -> str:
-    """Return the formula for the number of operations in sums over harmonics and products with both weights."""
-    projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
-    return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
-
-
-FORWARD = Step("agg_edge_to_edge_fwd", operations=_write_operations_formula(2, 1))
+# Operations of sums over harmonics and of products with both weights.
+HARMONICS, PROJECTION = "num_spherical**2*n_emb", "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
+FORWARD = Step("agg_edge_to_edge_fwd", operations=f"2*num_edges*(2*{HARMONICS}+{PROJECTION})")
+BACKWARD = Step(
+    "agg_edge_to_edge_bwd",
+    ("sbf_rad", "embedding", "weights"),
+    operations=f"2*num_edges*(2*{HARMONICS}+3*{PROJECTION})",
+)
 
 
 def _make_aggregation_workload(name: str, summary: str, *steps: Step) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    peers = make_pyg_peers(partial(make_autograd_call, forward=_make_pyg_aggregate_forward), ABOUT)
+    peers = make_pyg_peers(_make_pyg_aggregate_forward, "basis functions")
     return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, peers)
 
 
@@ -96,25 +90,20 @@ WORKLOADS = (
         summary="radial basis and its gradients with respect to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=make_pyg_peers(partial(make_autograd_call, forward=_make_pyg_radial_forward), ABOUT),
+        peers=make_pyg_peers(_make_pyg_radial_forward, "basis functions"),
     ),
     _make_aggregation_workload("aggregate", "sum over triplets", FORWARD),
     _make_aggregation_workload(
         "aggregate-backward",
         "sum over triplets and its gradients with respect to sbf_rad, embedding and weights",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_write_operations_formula(2, 3)),
+        BACKWARD,
     ),
     _make_aggregation_workload(
         "force-training",
         "sum over triplets, its gradient with respect to vectors (forces), and the gradient's derivative (bwd2)",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_write_operations_formula(5, 2)),
-        Step(
-            "agg_edge_to_edge_bwd2",
-            ("grad_out", "sbf_rad", "embedding", "weights"),
-            zero=("gg_weights",),
-            operations=_write_operations_formula(10, 5),
-        ),
+        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding")),
+        Step("agg_edge_to_edge_bwd2", ("grad_out", "sbf_rad", "embedding", "weights"), zero=("gg_weights",)),
     ),
 )

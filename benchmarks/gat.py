@@ -5,11 +5,9 @@ All contenders start from transformed features, because the linear layer is the 
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
-from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs, make_edge_index, make_pyg_peers
 
 SIZES = {
     "num_src_nodes": 20_000,
@@ -19,9 +17,6 @@ SIZES = {
     "dim_head": 16,
     "num_heads": 4,
 }
-SLOPE = 0.2
-ABOUT = "PyTorch Geometric GATConv after its linear layer, autograd"
-GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 
 
 def make_pyg_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, Any], Any]:
@@ -30,7 +25,7 @@ def make_pyg_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any, A
 
     edges, heads = make_edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])
     size = case.graph.num_src_nodes, case.graph.num_dst_nodes
-    convolution = GATConv(1, heads[1], heads[0], negative_slope=SLOPE, add_self_loops=False, bias=False)
+    convolution = GATConv(1, heads[1], heads[0], add_self_loops=False, bias=False)
 
     def compute_attention(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
         src, dst = src_embedding.view(-1, *heads), dst_embedding.view(-1, *heads)
@@ -48,7 +43,7 @@ UNIFORM = Workload(
     summary="graph attention and its gradients with respect to embeddings and attention weights",
     steps=(Step("mha_gat_n2n_fwd"), Step("mha_gat_n2n_bwd")),
     sizes=SIZES,
-    peers=make_pyg_peers(partial(make_autograd_call, forward=make_pyg_forward), ABOUT),
-    settings={"edge_embedding": None, "negative_slope": SLOPE},
+    peers=make_pyg_peers(make_pyg_forward, "GATConv after its linear layer"),
+    absent=("edge_embedding",),
 )
 WORKLOADS = (UNIFORM, UNIFORM.with_power_law_graph())

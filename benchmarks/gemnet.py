@@ -1,18 +1,18 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and their peer, which uses padded lists.
 
 The peer is BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, in eager mode. Their file is loaded
-without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS, or from an
-installed fairchem-core. This repository contains no copy of the file.
+without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS. This repository
+contains no copy of the file.
 """
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from trigraph.benchmarks.originals import WheelRelease, load_modules
 from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs, make_torch_peers
 
 SIZES = {
     "num_edges": 3_000,
@@ -26,40 +26,23 @@ SIZES = {
     "emb_out": 64,
 }
 FAIRCHEM = WheelRelease("fairchem-core", "1.10.0", "fairchem/core")
-MATTERGEN = WheelRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
 
-def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
+def scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
     """Sum rows. Replaces torch_scatter's scatter, which the blocks use only for sums."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
 
 @cache
-def load_fairchem_modules() -> tuple[Any, Any, Any]:
+def load_fairchem_modules() -> tuple[Any, ...]:
     """Return fairchem's modules with the efficient layers, the interaction block and the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
-    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter_sum}}
-    efficient, block, dense = load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins)
-    return efficient, block, dense
-
-
-@cache
-def load_mattergen_modules() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules, like `load_fairchem_modules`; scale factors are 1, as their file is not loaded."""
-    packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
-    layers = "mattergen.common.gemnet.layers"
-    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
-    stand_ins: dict[str, dict[str, Any]] = {
-        "torch_scatter": {"scatter": _scatter_sum},
-        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
-        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
-    }
-    efficient, block, dense = load_modules(MATTERGEN.find_root(), [*packages, layers], wanted, stand_ins)
-    return efficient, block, dense
+    stand_ins = {"fairchem.core.common.utils": {"scatter_det": scatter_sum}}
+    return tuple(load_modules(FAIRCHEM.find_root(), packages, wanted, stand_ins))
 
 
 def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:
@@ -71,25 +54,16 @@ def compute_indices_within_lists(outer: np.ndarray) -> np.ndarray:
     return number
 
 
-def _make_fairchem_layers(case: WorkloadInputs, device: str) -> tuple[Any, Any]:
-    """Return BasisEmbedding and EfficientInteractionBilinear with the weights of the case."""
+def make_fairchem_call(case: WorkloadInputs, device: str) -> Call:
+    """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
     layers, n = load_fairchem_modules()[0], case.sizes
     embed = layers.BasisEmbedding(n["num_radial"], n["interm"], n["num_spherical"])
     interact = layers.EfficientInteractionBilinear(n["emb_in"], n["interm"], n["emb_out"])
-    weights = (case["basis_embedding_spherical.weight"], case["interaction_bilinear.weight"])
-    for module, weight in zip((embed, interact), weights, strict=True):
+    for module, name in ((embed, "basis_embedding_spherical"), (interact, "interaction_bilinear")):
         (parameter,) = module.parameters()
-        parameter.data = torch.tensor(weight, device=device)
-    return embed, interact
-
-
-def make_fairchem_call(case: WorkloadInputs, device: str) -> Call:
-    """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
-    import torch
-
-    embed, interact = _make_fairchem_layers(case, device)
+        parameter.data = torch.tensor(case[f"{name}.weight"], device=device)
     triplets = case.graphs["triplets"]
     edge, number = (
         torch.tensor(a, device=device) for a in (triplets.index, compute_indices_within_lists(triplets.index))
@@ -121,10 +95,6 @@ STEPS = (
     Step("basis_embedding_spherical_bwd", from_steps={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
 )
 ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
-PEERS = {
-    "fairchem": Peer(partial(make_fairchem_call, device="cpu"), ABOUT, ("torch",)),
-    "fairchem-cuda": Peer(partial(make_fairchem_call, device="cuda"), ABOUT, ("torch",), device=True),
-}
 
 
 def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
@@ -133,8 +103,8 @@ def _make_gemnet_workload(name: str, summary: str, **more: Any) -> Workload:
         family="gemnet",
         summary=f"spherical basis embedding, bilinear interaction and their gradients, {summary}",
         steps=STEPS,
-        peers=PEERS,
-        settings={"atoms": None, "idx_in": None},
+        peers=make_torch_peers("fairchem", make_fairchem_call, ABOUT),
+        absent=("atoms", "idx_in"),
         **more,
     )
 

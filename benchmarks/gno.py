@@ -1,15 +1,13 @@
 """Workloads of the graph neural operator, and their peers in NumPy and PyTorch Geometric."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
-from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
+from trigraph.benchmarks.programs import Call, Contender
+from trigraph.benchmarks.workloads import Step, Workload, WorkloadInputs, make_edge_index, make_pyg_peers
 from trigraph.gno_params import GnoParams, pack_gno_params, unpack_gno_params
 
 SIZES = {
@@ -103,9 +101,7 @@ def _make_pyg_message_forward(case: WorkloadInputs, device: str) -> Callable[[An
     return compute_message
 
 
-PYG = make_pyg_peers(
-    partial(make_autograd_call, forward=_make_pyg_message_forward), "PyTorch Geometric NNConv, autograd"
-)
+PYG = make_pyg_peers(_make_pyg_message_forward, "NNConv")
 
 
 def _make_coords_gradient_workload(width: int) -> Workload:
@@ -113,10 +109,9 @@ def _make_coords_gradient_workload(width: int) -> Workload:
         name=f"gno-coords-{width}",
         family="gno",
         summary=f"gradient of the kernel in the coordinates, f_in = f_out = {width}",
-        steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
+        steps=(Step("gno_kernel_bwd", ("coords",)),),
         sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
-        peers={"numpy": Peer(make_coords_gradient_call, "matrix products over all edges, BLAS")},
-        backends=("fortran", "fortran-reference"),
+        peers={"numpy": Contender(make_coords_gradient_call, "matrix products over all edges, BLAS")},
     )
 
 
@@ -130,7 +125,7 @@ WORKLOADS = (
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
-            "numpy": Peer(make_numpy_message_call, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
+            "numpy": Contender(make_numpy_message_call, "BLAS, batched products, and sums by scipy.sparse"),
             **PYG,
         },
     ),
@@ -140,17 +135,8 @@ WORKLOADS = (
         summary="message, its gradient with respect to coordinates (forces), and the gradient's derivative (bwd2)",
         steps=(
             Step("gno_message_fwd"),
-            Step(
-                "gno_message_bwd",
-                ("coords",),
-                operations="2*num_positions*hidden*(2*d+f_in)+2*num_dst_nodes*(hidden+1)*f_in*f_out",
-            ),
-            Step(
-                "gno_message_bwd2",
-                ("grad_message", "features", "params"),
-                zero=("gg_features", "gg_params"),
-                operations="2*num_positions*hidden*(3*d+3*f_in)+6*num_dst_nodes*(hidden+1)*f_in*f_out",
-            ),
+            Step("gno_message_bwd", ("coords",)),
+            Step("gno_message_bwd2", ("grad_message", "features", "params"), zero=("gg_features", "gg_params")),
         ),
         sizes=SIZES,
         peers=PYG,

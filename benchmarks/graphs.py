@@ -29,11 +29,8 @@ def _draw_random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict
 
 def _draw_power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
     """Draw in-degrees from a power law, as in verification; each position has its own row of edge arrays."""
-    return {
-        "graph": draw_power_law_graph(
-            sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31))
-        )
-    }
+    seed = int(rng.integers(2**31))
+    return {"graph": draw_power_law_graph(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, seed)}
 
 
 def _draw_random_edge_graph(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:

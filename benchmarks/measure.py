@@ -1,4 +1,4 @@
-"""Time and memory of contenders, which are timed alternately, and the machine's peak rates.
+"""Time and memory of contenders, which are timed alternately, and the peak rates of a CUDA device.
 
 Each contender runs in its own process, so that contenders share neither thread pools nor memory.
 """
@@ -7,15 +7,12 @@ import ctypes
 import gc
 import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from slopecheck.isolated import ChildEnded, ChildProcess
-from trigraph.benchmarks.programs import Call, ContenderUnavailable
+from trigraph.benchmarks.programs import Call
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds to wait for a contender's process to end
@@ -72,24 +69,15 @@ class ContenderJob:
 
 
 def _read_peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes.
-
-    VmHWM is preferred: ru_maxrss also includes the parent's size at the time of exec, so that the child of a large
-    process appears to use no memory.
-    """
-    if STATUS.exists():
-        for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """Return the largest resident size of this process so far, in bytes; ru_maxrss would include the parent's size."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Call once; return the results and the largest growth of the process in bytes."""
     gc.collect()  # free unused memory, which would hide the call's use, and reset the high-water mark
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # a function that only glibc has
-    if trim is not None:
-        trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
     if CLEAR_REFS.exists():
         CLEAR_REFS.write_text("5")
     before = _read_peak_memory()
@@ -172,21 +160,20 @@ class JobRunner:
         return self.seconds
 
 
-def serve_commands(connection: Connection) -> None:
-    """Execute the parent's commands until the parent ends; reply with results or failures."""
+def run_job(connection: Connection, job: ContenderJob) -> None:
+    """Send the results and peak memory of a first call, then the seconds of a call for each message, or an error."""
     os.dup2(2, 1)  # keep the output of libraries out of the tables
-    runner: JobRunner | None = None
-    with suppress(EOFError):  # EOFError: the parent has ended
-        for command, argument in iter(connection.recv, None):
-            try:
-                if command == "open":
-                    runner = JobRunner(argument)
-                answer = "done", None if command == "open" else getattr(runner, command)()
-            except ContenderUnavailable as error:
-                answer = "unavailable", str(error)
-            except Exception as error:
-                answer = "failed", f"{type(error).__name__}: {error}"
-            connection.send(answer)
+    try:
+        runner = JobRunner(job)
+        connection.send(("timed", runner.measure_first_call()))
+        while connection.recv():
+            connection.send(("timed", runner.sample_seconds()))
+    except EOFError:  # the parent has ended
+        pass
+    except ModuleNotFoundError as error:
+        connection.send(("unavailable", str(error)))
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 class ContenderProcess(ChildProcess):
@@ -195,24 +182,22 @@ class ContenderProcess(ChildProcess):
     The process is spawned instead of forked, because OpenMP does not survive a fork.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, job: ContenderJob, threads: int) -> None:
         with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
-            super().__init__(serve_commands, ())
+            super().__init__(run_job, (job,))
 
-    def __enter__(self) -> "ContenderProcess":
-        return self
-
-    def __exit__(self, kind: object = None, *exception: object) -> None:
-        # A process that ends by itself waits for its children, so that their processor time is included.
+    def end(self, kind: object = None, *exception: object) -> None:
+        """Let the process end by itself, which includes its children's processor time; kill it after an exception."""
         with suppress(OSError):
-            self.connection.send(None)
+            self.connection.send(False)
         self.process.join(0 if kind else END)
         self.kill()
 
-    def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
-        """Send ``open`` or the name of a method of the runner; return the status, and the value or the error."""
-        with suppress(OSError):  # the process has ended; `receive_message` reports the reason
-            self.connection.send((command, argument))
+    def receive_answer(self, again: bool = False) -> tuple[str, Any]:
+        """Return "timed" and what was measured (`again`: the seconds of a call), or another status and the reason."""
+        if again:
+            with suppress(OSError):  # the process has ended; `receive_message` reports the reason
+                self.connection.send(True)
         try:
             status, value = self.receive_message()
         except ChildEnded as error:
@@ -234,25 +219,19 @@ def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str,
     return float(np.max(errors))
 
 
-def _run_contender_once(
-    worker: ContenderProcess, job: ContenderJob, expected: Mapping[str, np.ndarray] | None, tolerance: float
+def _check_first_call(
+    answer: tuple[str, Any], expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
-    """Run a contender once: measure its memory, and compare its results with `expected`."""
-    status, note = worker.send_command("open", job)
-    if status != "done":
-        return Measurement(status=status, note=note), {}
-    status, first = worker.send_command("measure_first_call")
-    if status != "done":
+    """Return the memory of a contender's first call, after a comparison with `expected`, and its results."""
+    status, first = answer
+    if status != "timed":
         return Measurement(status=status, note=first), {}
     results, peak = first
-    measurement = Measurement(peak_bytes=peak)
-    if expected is None:
-        return measurement, results
-    error = compute_relative_error(results, expected)
-    if not (error <= tolerance):
+    error = None if expected is None else compute_relative_error(results, expected)
+    if error is not None and not (error <= tolerance):
         note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
         return Measurement(error=error, status="wrong", note=note), {}
-    return replace(measurement, error=error), {}
+    return Measurement(peak_bytes=peak, error=error), results
 
 
 def time_jobs_alternately(
@@ -275,13 +254,14 @@ def time_jobs_alternately(
         workers: dict[str, ContenderProcess] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(ContenderProcess(threads))
-            measurements[name], results = _run_contender_once(worker, job, expected, tolerance)
+            worker = ContenderProcess(job, threads)
+            stack.push(worker.end)
+            measurements[name], results = _check_first_call(worker.receive_answer(), expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
             else:
-                worker.__exit__()
+                worker.end()
         samples: dict[str, list[float]] = {name: [] for name in workers}
         for turn in range(repeat):
             order = list(workers)
@@ -289,8 +269,8 @@ def time_jobs_alternately(
                 if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
                     continue
                 progress(f"{name}, round {turn + 1} of {repeat}")
-                status, value = workers[name].send_command("sample_seconds")
-                if status == "done":
+                status, value = workers[name].receive_answer(again=True)
+                if status == "timed":
                     samples[name].append(value)
                 else:
                     measurements[name] = Measurement(status=status, note=value)
@@ -298,24 +278,11 @@ def time_jobs_alternately(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
-def make_copy_call(library: str, nbytes: int, threads: int) -> Call:
-    """Return a call that copies `nbytes` between "numpy" arrays (each thread copies a slice) or "cupy" arrays."""
-    if library == "cupy":
-        import cupy
-
-        source, target = cupy.ones(nbytes // 8), cupy.zeros(nbytes // 8)
-        return lambda: cupy.copyto(target, source) or {}
-    source, target = np.ones(nbytes // 8), np.zeros(nbytes // 8)
-    bounds = np.linspace(0, source.size, threads + 1, dtype=int)
-    pool = ThreadPoolExecutor(threads)
-
-    def copy_slices() -> dict[str, Any]:
-        done = [pool.submit(np.copyto, target[a:b], source[a:b]) for a, b in pairwise(bounds)]
-        for each in done:
-            each.result()
-        return {}
-
-    return copy_slices
+def make_copy_call(library: str, nbytes: int) -> Call:
+    """Return a call that copies an array of `nbytes` of "numpy" or "cupy"."""
+    xp = importlib.import_module(library)
+    source, target = xp.ones(nbytes // 8), xp.zeros(nbytes // 8)
+    return lambda: xp.copyto(target, source) or {}
 
 
 def make_matmul_call(library: str, n: int, dtype: str) -> Call:
@@ -335,9 +302,8 @@ def make_gather_call(rows: int) -> Call:
     """Return a call that reads 4 * rows random rows of 256 bytes and sums them in chunks."""
     import cupy
 
-    function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(
-        "sum_gathered_rows"
-    )
+    module = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",))
+    function = module.get_function("sum_gathered_rows")
     table, count = cupy.ones((rows, WIDTH), np.float32), 4 * rows
     index = cupy.asarray(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
     groups = -(-count // CHUNK)
@@ -346,20 +312,18 @@ def make_gather_call(rows: int) -> Call:
     return lambda: function(grid, (GATHER_BLOCK,), arguments) or {}
 
 
-def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
-    """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
+def measure_device_peak_rates(repeat: int, nbytes: int = 2**31, n: int = 8192) -> dict[str, float]:
+    """Measure the peak rates of the CUDA device: the best of `repeat` rounds.
 
-    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last-level
-    cache. ``float32`` and ``float64`` are the operations/s of BLAS matrix products of order `n`. On a device,
-    ``float16`` is the rate of products on tensor cores, and ``gather`` is the rate, in bytes/s, of reading indices and
-    rows of 256 bytes in random order.
+    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`. ``float32`` is the rate of matrix
+    products of order `n` in operations/s. ``gather`` is the rate, in bytes/s, of reading indices and rows of 256 bytes
+    in random order.
     """
-    library = "cupy" if on_device else "numpy"
-    products = ("float32", "float64", *(("float16",) if on_device else ()))
-    work = {"copy": 2.0 * nbytes, "gather": (nbytes // 256) * 4 * 260.0} | dict.fromkeys(products, 2.0 * n**3)
-    jobs = {name: ContenderJob(partial(make_matmul_call, library, n, name), device=on_device) for name in products}
-    jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
-    if on_device:
-        jobs["gather"] = ContenderJob(partial(make_gather_call, nbytes // 256), device=True)
-    measured = time_jobs_alternately(jobs, repeat, threads)
+    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "gather": (nbytes // 256) * 4 * 260.0}
+    jobs = {
+        "copy": ContenderJob(partial(make_copy_call, "cupy", nbytes), device=True),
+        "float32": ContenderJob(partial(make_matmul_call, "cupy", n, "float32"), device=True),
+        "gather": ContenderJob(partial(make_gather_call, nbytes // 256), device=True),
+    }
+    measured = time_jobs_alternately(jobs, repeat, threads=1)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

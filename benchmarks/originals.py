@@ -10,13 +10,9 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from sysconfig import get_path
 from types import ModuleType
 from typing import Any
-
-from trigraph.benchmarks.programs import ContenderUnavailable
 
 VARIABLE = "TRIGRAPH_CLIENTS"
 
@@ -34,28 +30,16 @@ class WheelRelease:
     package: str
 
     def find_root(self) -> str:
-        """Return the folder or wheel of the release; raise ContenderUnavailable if the version is not found."""
+        """Return the folder or wheel of the release; raise ModuleNotFoundError if the version is not found."""
         folder = os.environ.get(VARIABLE)
         if folder:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
             for root in (str(p) for p in places if p.suffix == ".whl" or (p / self.package).is_dir()):
                 return root
-        try:
-            if version(self.project) == self.version:
-                return get_path("purelib")
-        except PackageNotFoundError:
-            pass
-        raise ContenderUnavailable(
+        raise ModuleNotFoundError(
             f"{self.project} {self.version} was not found: pip download {self.project}=={self.version} --no-deps, "
             f"and set {VARIABLE} to the folder of the wheel"
         )
-
-
-def make_stand_in_module(name: str, **contents: Any) -> ModuleType:
-    """Return a module with the given contents, to replace a missing or unwanted module."""
-    module = ModuleType(name)
-    vars(module).update(contents)
-    return module
 
 
 def load_modules(
@@ -65,9 +49,13 @@ def load_modules(
 
     The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` contains substitutes for modules.
     """
-    loaded = {name: make_stand_in_module(name, **contents) for name, contents in (stand_ins or {}).items()}
-    for name in packages:
-        loaded[name] = make_stand_in_module(name, __path__=[os.path.join(root, *name.split("."))])
+    contents = {
+        **(stand_ins or {}),
+        **{name: {"__path__": [os.path.join(root, *name.split("."))]} for name in packages},
+    }
+    loaded = {name: ModuleType(name) for name in contents}
+    for name, module in loaded.items():
+        vars(module).update(contents[name])
     tops = {name.partition(".")[0] for name in loaded}
     before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
     for name in before:

@@ -1,6 +1,5 @@
-"""Timed programs that are not operators of the table, such as training steps, and their contenders."""
+"""Contenders, and timed programs that are not operators of the table, such as training steps."""
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,33 +9,23 @@ Call = Callable[[], dict[str, Any]]
 has to be changed for the comparison, a function that returns one."""
 
 
-class ContenderUnavailable(RuntimeError):
-    """A contender's requirements are not met on this machine."""
-
-
-def require_modules(*modules: str) -> None:
-    """Raise ContenderUnavailable unless all modules are installed."""
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            raise ContenderUnavailable(f"{module} is not installed")
-
-
 @dataclass(frozen=True)
 class Contender:
-    """Implementation of a program.
+    """Implementation of a program, or another package's implementation of a workload.
 
-    `make` accepts sizes and dtype, and must be picklable, such as a module's function or a partial of it.
+    `make` accepts the sizes and dtype of a program, or the inputs of a workload. It must be picklable, such as a
+    module's function or a partial of it, and import packages that may be missing.
     """
 
-    make: Callable[[Mapping[str, int], str], Call]
+    make: Callable[..., Call]
     about: str  # description for the record
-    requires: tuple[str, ...] = ("torch",)  # modules that the contender imports
-    peer: bool = False  # whether the contender does not use trigraph
+    peer: bool = True  # whether the contender does not use trigraph
+    device: bool = False  # whether the contender runs only on a CUDA device
 
 
 @dataclass(frozen=True)
 class Program:
-    """Timed program, such as a training step of a whole model; programs with the same name run one after the other."""
+    """Timed program, such as a training step of a whole model."""
 
     name: str
     summary: str
@@ -49,24 +38,10 @@ class Program:
     # approximate error, in units of eps, of sequential summation.
     terms: int = 0
 
-    @property
-    def contender_names(self) -> tuple[str, ...]:
-        """Names of the contenders."""
-        return tuple(self.contenders)
-
     def choose_run_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Return a contender's call; raise ContenderUnavailable if a required module is missing."""
-        require_modules(*self.contenders[name].requires)
+        """Return a contender's call; raise ModuleNotFoundError if a package is missing."""
         return self.contenders[name].make(sizes, dtype)
-
-    def describe_contender(self, name: str) -> str:
-        """Return the description of a contender for the record."""
-        return self.contenders[name].about
-
-    def is_peer(self, name: str) -> bool:
-        """Return whether a contender does not use trigraph."""
-        return self.contenders[name].peer

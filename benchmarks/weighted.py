@@ -2,14 +2,20 @@
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
-from trigraph.benchmarks.peers import make_autograd_call, make_edge_index, make_pyg_peers
-from trigraph.benchmarks.programs import Call
-from trigraph.benchmarks.workloads import Peer, Step, Workload, WorkloadInputs
+from trigraph.benchmarks.programs import Call, Contender
+from trigraph.benchmarks.workloads import (
+    Step,
+    Workload,
+    WorkloadInputs,
+    make_edge_index,
+    make_pyg_peers,
+    make_torch_peers,
+)
 
 SIZES = {
     "num_src_nodes": 100_000,
@@ -21,18 +27,16 @@ SIZES = {
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
-def _get_csr_arrays(case: WorkloadInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
+def _make_sparse_matrix(case: WorkloadInputs) -> csr_matrix:
+    """Return the sparse matrix of the weighted sum; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
-    return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
+    shape = case.graph.num_dst_nodes, case.graph.num_src_nodes
+    return csr_matrix((case["edge_weight"], indices, offsets), shape=shape)
 
 
 def make_scipy_product_call(case: WorkloadInputs) -> Call:
     """Return a call that multiplies by a ``scipy.sparse`` matrix."""
-    from scipy.sparse import csr_matrix
-
-    weight, indices, offsets, shape = _get_csr_arrays(case)
-    matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
+    matrix, x = _make_sparse_matrix(case), case["embedding"]
     return lambda: {OUT: matrix @ x}
 
 
@@ -41,13 +45,13 @@ def make_sparse_convolution_call(case: WorkloadInputs, device: str) -> Call:
     import torch
     from torch_geometric.nn import SimpleConv
 
-    weight, indices, offsets, shape = _get_csr_arrays(case)
+    matrix = _make_sparse_matrix(case)
+    offsets, indices, weights = (torch.tensor(a, device=device) for a in (matrix.indptr, matrix.indices, matrix.data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that support for sparse matrices is in beta
-        rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
-        matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
+        torch_matrix = torch.sparse_csr_tensor(offsets, indices, weights, matrix.shape)
     x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")
-    return lambda: {OUT: convolve((x, None), matrix)}
+    return lambda: {OUT: convolve((x, None), torch_matrix)}
 
 
 def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, Any], Any]:
@@ -60,14 +64,12 @@ def _make_pyg_sum_forward(case: WorkloadInputs, device: str) -> Callable[[Any, A
 
 
 PRODUCTS = {
-    "scipy": Peer(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense"),
-    **make_pyg_peers(
-        make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"
+    "scipy": Contender(make_scipy_product_call, "scipy.sparse.csr_matrix @ dense"),
+    **make_torch_peers(
+        "pyg-sparse", make_sparse_convolution_call, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor"
     ),
 }
-GATHERS = make_pyg_peers(
-    partial(make_autograd_call, forward=_make_pyg_sum_forward), "PyTorch Geometric SimpleConv, autograd"
-)
+GATHERS = make_pyg_peers(_make_pyg_sum_forward, "SimpleConv")
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
-from trigraph.benchmarks.programs import Call, require_modules
+from trigraph.benchmarks.programs import Call, Contender
 from trigraph.checks import evaluate_shape, find_choice_index
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate_expression
@@ -26,7 +27,7 @@ class Step:
     operator: str
     wrt: tuple[str, ...] | None = None  # requested fields; None: all fields
     zero: tuple[str, ...] = ()  # cotangents to pass as None
-    operations: str | None = None  # number of operations as a formula; the table's formula counts all fields
+    operations: str | None = None  # number of operations, for bounds on a device; the table's formula counts all fields
     # Arguments that are results of earlier steps, such as ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
@@ -34,21 +35,6 @@ class Step:
     def op(self) -> Operator:
         """Entry of the step's operator in the operator table."""
         return OPERATORS[self.operator]
-
-    @property
-    def fields(self) -> tuple[Array, ...]:
-        """Arrays that the step returns."""
-        return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Another package's implementation of a workload."""
-
-    make: "Callable[[WorkloadInputs], Call]"
-    about: str  # description for the record
-    requires: tuple[str, ...] = ()  # modules that the peer imports
-    device: bool = False  # whether the peer runs on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -60,10 +46,9 @@ class Workload:
     summary: str
     steps: tuple[Step, ...]  # called in sequence in each run
     sizes: Mapping[str, int]  # full size by symbol
-    peers: Mapping[str, Peer] = field(default_factory=dict)
+    peers: Mapping[str, Contender] = field(default_factory=dict)  # their functions accept `WorkloadInputs`
     backends: tuple[str, ...] = ("fortran",)  # backends to time; backends with direct sums are slow at large sizes
-    # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()  # optional inputs and graph objects to omit
     layout: str = "uniform"  # distribution of edges or triplets, "uniform" or "power law"
     # Formula for the count of numbers gathered in random order; "0" if gathering does not limit the speed.
     gathered: str = "0"
@@ -74,10 +59,10 @@ class Workload:
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     @property
-    def contender_names(self) -> tuple[str, ...]:
-        """Return the names of the contenders on the host or the device; the first is the baseline."""
-        peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
-        return (*self.backends, *peers)
+    def contenders(self) -> dict[str, Contender | None]:
+        """Peers on the host or the device, after the backends (None); the first backend is the baseline."""
+        peers = {name: peer for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends)}
+        return {**dict.fromkeys(self.backends), **peers}
 
     def choose_run_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, small or tiny run, which differ only in numbers of entities (edges, nodes)."""
@@ -88,20 +73,12 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def make_contender_call(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
-        peer = self.peers.get(name)
-        require_modules(*(peer.requires if peer else ()))
+        """Build the inputs, and return a contender's call; raise ModuleNotFoundError if a package is missing."""
         case = draw_workload_inputs(self, sizes, np.dtype(dtype))
+        if name in self.peers:
+            return self.peers[name].make(case)
         case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
-        return make_backend_call(self, name, case) if peer is None else peer.make(case)
-
-    def describe_contender(self, name: str) -> str:
-        """Return the record's description of a peer; "" for a backend."""
-        return self.peers[name].about if name in self.peers else ""
-
-    def is_peer(self, name: str) -> bool:
-        """Return whether a contender does not use trigraph."""
-        return name in self.peers
+        return make_backend_call(self, name, case)
 
     def with_power_law_graph(self) -> "Workload":
         """Return the same workload on a graph whose degrees follow a power law."""
@@ -109,16 +86,15 @@ class Workload:
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
 
     def count_operations(self, sizes: Mapping[str, int]) -> int:
-        """Return the floating-point operations of one run, as counted by the table."""
+        """Return the floating-point operations of one run, as counted by the steps or the table."""
         return sum(evaluate_expression(s.operations or s.op.operation_count_expression, sizes) for s in self.steps)
 
     def count_bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Return the bytes of inputs and outputs of one run, each counted once, without index arrays."""
         bindings = self.bind_shape_symbols(sizes)
-        inputs = {self.make_array_key(s.op, a.name): a for s in self.steps for a in self.list_step_inputs(s)}
-        inputs_bytes = sum(math.prod(evaluate_shape(a, bindings)) for a in inputs.values()) * dtype.itemsize
         outputs = (f for s in self.steps for f in self.list_step_results(s) if not f.index)
-        return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
+        arrays = (*self.list_step_arrays().values(), *outputs)
+        return sum(math.prod(evaluate_shape(a, bindings)) for a in arrays) * dtype.itemsize
 
     def bind_shape_symbols(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return everything on which shapes depend: sizes, has_<optional input>, and numbers for choices."""
@@ -126,12 +102,12 @@ class Workload:
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional_names}
             choices = (a for a in spec.attributes if a.choices)
-            bindings |= {a.name: find_choice_index(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+            bindings |= {a.name: find_choice_index(a.choices, a.default) for a in choices}
         return bindings
 
     def is_absent(self, name: str) -> bool:
         """Return whether an input or graph object, or the cotangent of an input, is omitted."""
-        return self.settings.get(name.removeprefix("gg_"), name) is None
+        return name.removeprefix("gg_") in self.absent
 
     def list_step_inputs(self, step: Step) -> tuple[Array, ...]:
         """Return the input arrays of a step, except results of fwd, which come from an earlier step or are omitted."""
@@ -142,15 +118,20 @@ class Workload:
         """Return the arrays that a step returns with the workload's settings."""
         values = {a.name: None if self.is_absent(a.name) else a for a in step.op.definition.inputs}
         returned = step.op.list_returned_fields(values, self.bind_shape_symbols({}))
-        return tuple(f for f in step.fields if f in returned)
+        return tuple(f for f in returned if step.wrt is None or f.name in step.wrt)
 
-    def make_array_key(self, op: Operator, name: str) -> str:
-        """Return the name of an operator's argument in `WorkloadInputs.arrays`.
+    def make_array_key(self, definition: Definition, name: str) -> str:
+        """Return the name of an argument in `WorkloadInputs.arrays`.
 
         Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
-        return f"{op.definition.name}.{name}" if len(named) > 1 else name
+        return f"{definition.name}.{name}" if len(named) > 1 else name
+
+    def list_step_arrays(self) -> dict[str, Array]:
+        """Return the input arrays of all steps by key."""
+        definitions = [(step.op.definition, a) for step in self.steps for a in self.list_step_inputs(step)]
+        return {self.make_array_key(definition, a.name): a for definition, a in definitions}
 
 
 @dataclass(frozen=True)
@@ -171,73 +152,52 @@ class WorkloadInputs:
         return self.graphs["graph"]
 
 
-def _draw_workload_arrays(
-    wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """Draw arrays as in verification, but with distances of at least 0.3 cutoffs, which are typical of atoms.
-
-    At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
-    """
-    arrays = draw_arrays(wanted, sizes, dtype, rng)
-    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # numbers from 0.1 to 1.1
-    return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
+def _collect_graphs_and_attributes(op: Operator, case: WorkloadInputs) -> dict[str, Any]:
+    """Return an operator's graph objects and attributes: the case's sizes, and other attributes' defaults."""
+    graphs = {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
+    return graphs | {a.name: case.sizes[a.name] if a.is_size else a.default for a in op.attributes}
 
 
-def _collect_attribute_values(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return an operator's attributes: the given sizes, and choices and numbers from the settings or defaults."""
-    return {a.name: sizes[a.name] if a.is_size else workload.settings.get(a.name, a.default) for a in op.attributes}
-
-
-def _select_graphs(op: Operator, case: WorkloadInputs) -> dict[str, Any]:
-    """Return the graph objects of an operator."""
-    return {a.name: case.graphs[a.name] for a in op.graph_kind.arguments} if op.graph_kind else {}
-
-
-def _redraw_near_kinks(
-    workload: Workload, case: WorkloadInputs, wanted: Mapping[str, Array], rng: np.random.Generator
-) -> None:
-    """Redraw rows until no value is so close to a kink that rounding could move the value across the kink."""
-    for spec in workload.definitions:
-        forward = OPERATORS[f"{spec.name}_fwd"]
-        keywords = _collect_attribute_values(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(
-            forward, case
-        )
+def _move_from_kinks(case: WorkloadInputs, rng: np.random.Generator) -> None:
+    """Shrink numbers until no value is so close to a kink that rounding could move the value across the kink."""
+    for spec in case.workload.definitions:
+        keys = {a.name: case.workload.make_array_key(spec, a.name) for a in spec.inputs}
+        keywords = _collect_graphs_and_attributes(OPERATORS[f"{spec.name}_bwd"], case)
         for kink in spec.kinks:
-            key, values_of = workload.make_array_key(forward, kink.resample), getattr(pyref, kink.function)
-            target = case.arrays[key]
-            margin = 64 * np.finfo(target.dtype).eps
+            target = case.arrays[keys[kink.resample]].copy()
+            case.arrays[keys[kink.resample]] = target
             while True:
-                inputs = {a.name: case.arrays.get(workload.make_array_key(forward, a.name)) for a in spec.inputs}
-                values = values_of(**inputs, **keywords)
-                close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
+                inputs = {name: case.arrays.get(key) for name, key in keys.items()}
+                values = np.abs(getattr(pyref, kink.function)(**inputs, **keywords))
+                close = np.flatnonzero((values < 64 * np.finfo(target.dtype).eps).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                again = _draw_workload_arrays(
-                    {key: wanted[key]}, workload.bind_shape_symbols(case.sizes), target.dtype.name, rng
-                )[key]
-                case.arrays[key] = target = target.copy()
-                target[rows] = again[rows]
+                target[rows] *= rng.uniform(0.9, 1, target[rows].shape)
 
 
 def draw_workload_inputs(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> WorkloadInputs:
     """Draw the inputs of a workload from the distributions in the table, away from the kinks that the table lists.
 
-    Near a kink, rounding can make the results of correct programs differ by a whole term.
+    Near a kink, rounding can make the results of correct programs differ by a whole term. Distances are at least 0.3
+    cutoffs, as is typical of atoms: at much smaller distances, PyTorch Geometric's closed forms of spherical Bessel
+    functions lose all float32 digits.
     """
     rng = np.random.default_rng(0)
     bindings = workload.bind_shape_symbols(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
     graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](bindings, rng) if kinds else {}
-    from_fwd = {name for s in workload.steps for name in s.from_steps}
+    from_steps = {name for s in workload.steps for name in s.from_steps}
     wanted: dict[str, Array] = {}
     for spec in workload.definitions:
-        forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.is_absent(a.name))
-        wanted |= {workload.make_array_key(forward, a.name): a for a in inputs}
-    wanted |= {workload.make_array_key(s.op, a.name): a for s in workload.steps for a in workload.list_step_inputs(s)}
-    case = WorkloadInputs(workload, dict(sizes), _draw_workload_arrays(wanted, bindings, dtype.name, rng), graphs)
-    _redraw_near_kinks(workload, case, wanted, rng)
+        inputs = (a for a in spec.inputs if a.name not in from_steps and not workload.is_absent(a.name))
+        wanted |= {workload.make_array_key(spec, a.name): a for a in inputs}
+    wanted |= workload.list_step_arrays()
+    arrays = draw_arrays(wanted, bindings, dtype.name, rng)
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # numbers from 0.1 to 1.1
+    arrays |= {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
+    case = WorkloadInputs(workload, dict(sizes), arrays, graphs)
+    _move_from_kinks(case, rng)
     return case
 
 
@@ -245,12 +205,10 @@ def convert_indices(case: WorkloadInputs, dtype: Any) -> WorkloadInputs:
     """Return the case with graph indices converted to a dtype."""
 
     def convert_graph(graph: Any) -> Any:
-        if graph is None:
-            return None
         make, arguments = graph.__reduce__()
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
-    return replace(case, graphs={n: convert_graph(graph) for n, graph in case.graphs.items()})
+    return replace(case, graphs={n: g if g is None else convert_graph(g) for n, g in case.graphs.items()})
 
 
 def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) -> Call:
@@ -264,9 +222,9 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
     between = {source for step in workload.steps for source in step.from_steps.values()}
     calls = []
     for step in workload.steps:
-        keys = {a.name: workload.make_array_key(step.op, a.name) for a in step.op.arguments}
+        keys = {a.name: workload.make_array_key(step.op.definition, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
-        values |= _collect_attribute_values(workload, step.op, case.sizes) | _select_graphs(step.op, case)
+        values |= _collect_graphs_and_attributes(step.op, case)
         values |= {"wrt": step.wrt} if step.op.accepts_wrt else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 
@@ -279,3 +237,57 @@ def make_backend_call(workload: Workload, backend: str, case: WorkloadInputs) ->
         return {n: value for n, value in results.items() if n not in between}
 
     return call_public_functions
+
+
+def make_torch_peers(name: str, make: Callable[..., Call], about: str) -> dict[str, Contender]:
+    """Return peers from ``make(inputs, device=...)``: one for the CPU and one (-cuda) for a CUDA device."""
+    return {
+        name: Contender(partial(make, device="cpu"), about),
+        f"{name}-cuda": Contender(partial(make, device="cuda"), about, device=True),
+    }
+
+
+def make_pyg_peers(forward: Callable[[WorkloadInputs, str], Callable[..., Any]], layer: str) -> dict[str, Contender]:
+    """Return peers that compute a forward with PyTorch Geometric, and its derivatives with autograd."""
+    about = f"PyTorch Geometric {layer}, autograd"
+    return make_torch_peers("pyg", partial(make_autograd_call, forward=forward), about)
+
+
+def make_edge_index(case: WorkloadInputs, device: str) -> Any:
+    """Return the sources and destinations of all edges, shape (2, num_positions)."""
+    import torch
+
+    graph = case.graph
+    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+    return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
+
+
+def make_autograd_call(
+    case: WorkloadInputs, device: str, forward: Callable[[WorkloadInputs, str], Callable[..., Any]]
+) -> Call:
+    """Return a call for a workload of one definition: the forward, or autograd's backward or double backward.
+
+    ``forward(case, device)`` returns a function that maps the definition's inputs to one or several outputs.
+    """
+    import torch
+
+    workload, steps = case.workload, case.workload.steps
+    (definition,) = workload.definitions
+    function = forward(case, device)
+    fields = [[f.name for f in workload.list_step_results(step) if f not in definition.auxiliary] for step in steps]
+    leaves = {name for names in fields[1:] for name in names}
+    t = {n: torch.tensor(a, device=device, requires_grad=n in leaves) for n, a in case.arrays.items()}
+    inputs = [t[a.name] for a in definition.inputs if a.name in t]
+
+    def compute_all_orders() -> dict[str, Any]:
+        with torch.set_grad_enabled(len(steps) > 1):
+            out = function(*inputs)
+        orders = [dict(zip(fields[0], out if isinstance(out, tuple) else (out,), strict=True))]
+        for step, names, prefix in zip(steps[1:], fields[1:], ("grad_", "gg_"), strict=False):
+            values = {f"{prefix}{n}": value for n, value in orders[-1].items() if f"{prefix}{n}" not in step.zero}
+            cotangents, create_graph = [t[n] for n in values], step is not steps[-1]
+            gradients = torch.autograd.grad([*values.values()], [t[n] for n in names], cotangents, None, create_graph)
+            orders.append(dict(zip(names, gradients, strict=True)))
+        return {f"{s.operator}.{n}": v for s, named in zip(steps, orders, strict=True) for n, v in named.items()}
+
+    return compute_all_orders

@@ -18,7 +18,7 @@ from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
-MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
+MODELS = ("gat-minibatches-8000", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
 
 
 @pytest.fixture

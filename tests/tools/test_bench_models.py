@@ -1,6 +1,5 @@
 """Tests that all contenders in the benchmarks of whole models compute the same results."""
 
-import importlib.util
 import json
 import pickle
 from dataclasses import replace
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
-from trigraph.benchmarks.device_workloads import DEVICE  # noqa: E402
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
@@ -30,45 +28,40 @@ SMALL_SIZES = {
     "num_nodes": 20,
     "num_edges": 90,
 }
-PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
-TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-training")
+TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-minibatches-800")
+ACCURATE = "dimenet-copper-training"  # needs all basis functions, because PyTorch Geometric loses digits without them
+# Compilation takes a minute per model, and the derivation of all basis functions half a minute.
+CONTENDERS = [
+    pytest.param(
+        *(program, name),
+        marks=[pytest.mark.slow] * ("-" in name or program.name == ACCURATE),
+        id=f"{program.name}-{name}",
+    )
+    for program in models.PROGRAMS
+    for name in list(program.contenders)[1:]
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
 
 
 def shrink_sizes(program):
-    return {n: min(SMALL_SIZES.get(n, 90), v) for n, v in program.sizes.items()}
+    small = {n: min(SMALL_SIZES.get(n, 90), v) for n, v in program.sizes.items()}
+    basis = {n: v for n, v in program.sizes.items() if n in ("num_spherical", "num_radial")}
+    return small | basis if program.name == ACCURATE else small
 
 
-@pytest.mark.parametrize(
-    "program",
-    # Compilation takes a minute per model.
-    [pytest.param(p, marks=[pytest.mark.slow] * any("compiled" in c for c in p.contenders)) for p in PROGRAMS.values()],
-    ids=list(PROGRAMS),
-)
-def test_contenders_compute_the_same(program):
-    expected = None
-    for name, contender in program.contenders.items():
-        if any(importlib.util.find_spec(m) is None for m in contender.requires):
-            continue
-        call = program.make_contender_call(name, shrink_sizes(program), "float32")
-        got = {n: convert_to_numpy(v) for n, v in call().items()}
-        assert {v.dtype.name for v in got.values()} == {"float32"}
-        assert all(np.linalg.norm(v) > 0 for v in got.values())
-        expected = expected or got
-        assert compute_relative_error(got, expected) <= run.compute_peer_tolerance("float32"), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program", [p for p in DEVICE if "trigraph-captured" in p.contender_names], ids=lambda program: program.name
-)
-def test_captured_contenders_compute_the_same(program):
-    names = [n for n in ("trigraph", "trigraph-captured", "pyg-compiled") if n in program.contenders]
-    results = (program.make_contender_call(name, shrink_sizes(program), "float32")() for name in names)
-    expected, *others = ({n: convert_to_numpy(v) for n, v in each.items()} for each in results)
-    for got in others:
-        assert compute_relative_error(got, expected) <= run.compute_peer_tolerance("float32")
+@pytest.mark.parametrize(("program", "other"), CONTENDERS)
+def test_contenders_compute_the_same(program, other):
+    results = []
+    for name in ("trigraph", other):
+        try:
+            call = program.make_contender_call(name, shrink_sizes(program), "float32")
+        except ModuleNotFoundError as error:
+            pytest.skip(str(error))
+        results.append({n: convert_to_numpy(v) for n, v in call().items()})
+        assert {v.dtype.name for v in results[-1].values()} == {"float32"}
+        assert all(np.linalg.norm(v) > 0 for v in results[-1].values())
+    assert compute_relative_error(*results[::-1]) <= run.compute_peer_tolerance("float32")
 
 
 def test_programs_are_consistent():
@@ -77,10 +70,11 @@ def test_programs_are_consistent():
         assert not first.peer
         assert {*program.small} <= {*program.sizes}
         pickle.dumps(program)
-        several = (run.Options(1, 1, "float32", "full", peers) for peers in (False, True))
-        alone, beside = (options.select_contenders(program) for options in several)
-        assert beside == [*program.contenders]
-        assert "pyg" not in alone
+        on_device = [n for n, contender in program.contenders.items() if contender.device]
+        for device in (False, True):
+            chosen = run.Options(1, 1, "full", device=device).select_contenders(program)
+            assert chosen == [n for n in program.contenders if device or n not in on_device]
+        assert run.Options(1, 1, "full", ("pyg", *on_device)).select_contenders(program) in ([], ["pyg"])
 
 
 def test_peer_equals_pyg_forward(monkeypatch):
@@ -113,14 +107,13 @@ def test_slab_has_the_size_that_is_stated():
 
 def test_bench_command_records_model_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
-    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=shrink_sizes(TRAINING)),))
-    arguments = ["--workload", "gat-training", "--size", "small", "--repeat", "1", "--threads", "1"]
+    arguments = ["--workload", "gat-minibatches-800", "--size", "small", "--repeat", "1", "--threads", "1"]
     ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     (path,) = tmp_path.glob("*.json")
     (entry,) = json.loads(path.read_text())["results"]
     own, peer = entry["contenders"]["trigraph"], entry["contenders"]["pyg"]
-    assert peer["time_over_fast"] == peer["median_s"] / own["median_s"]
+    assert min(own["median_s"], peer["median_s"]) > 0
     assert peer["relative_error"] <= run.compute_peer_tolerance("float32")
     assert entry["sizes"]["num_edges"] == 90

@@ -104,7 +104,7 @@ def test_rehearsal_runs_every_stage(tmp_path, monkeypatch):
     kept = summary.summarise_record(record)
     assert kept["verdict"] == "failed"
     assert kept["times"][0]["share"]["int32"] > 0
-    assert kept["times"][0]["peers"].keys() == {"scipy"}
+    assert kept["times"][0]["peers"].keys() == {"scipy", "pyg-sparse", "pyg"}
     assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float16", "float32", "float64"}
     assert ran.exit_code == 1
 
@@ -258,8 +258,7 @@ def test_device_workloads_agree_for_both_index_dtypes(workload):
     least = bench._compute_least_work(case, choose_workload_sizes(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
-    names = {name for name, peer in workload.peers.items() if peer.device}
-    assert names or workload.name in ("gno-forward", "dimenet-forces")
+    assert any(peer.device for peer in workload.peers.values())
 
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
@@ -284,7 +283,7 @@ def test_wrong_or_failing_programs_are_noted(tmp_path, monkeypatch):
     pytest.importorskip("torch")
 
     def make_contender(value, peer=False):
-        return Contender(lambda sizes, dtype: lambda: {"x": np.float32([1 / value, 1])}, "", (), peer)
+        return Contender(lambda sizes, dtype: lambda: {"x": np.float32([1 / value, 1])}, "", peer)
 
     contenders = {
         "trigraph": make_contender(1),

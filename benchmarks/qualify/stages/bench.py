@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
-from trigraph.benchmarks.programs import Call, ContenderUnavailable, require_modules
+from trigraph.benchmarks.programs import Call, Contender
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, choose_workload_sizes, convert_indices
 from trigraph.benchmarks.run import compute_peer_tolerance
-from trigraph.benchmarks.workloads import Peer, WorkloadInputs, draw_workload_inputs, make_backend_call
+from trigraph.benchmarks.workloads import WorkloadInputs, draw_workload_inputs, make_backend_call
 from trigraph.table import evaluate_expression
 
 ALONE = True
@@ -90,7 +90,7 @@ def _time_peer(
     target: Device,
     notes: Notes,
     labels: tuple[str, str, str],
-    peer: Peer,
+    peer: Contender,
     case: WorkloadInputs,
     ours: Call,
     expected: Mapping[str, Any],
@@ -101,7 +101,6 @@ def _time_peer(
     entry = {"workload": part, "contender": name, "index": index, "about": peer.about}
     call: Call | None = None
     try:
-        require_modules(*peer.requires)
         call = peer.make(case)
         error, most = (
             compute_relative_error(_collect_numpy_results(call), expected),
@@ -113,8 +112,6 @@ def _time_peer(
         times = time_calls_alternately(target, {"trigraph": ours, name: call})
         own, peer_seconds = (statistics.median(times[n]) for n in ("trigraph", name))
         notes.add(name, None, "", seconds=peer_seconds, ratio=peer_seconds / own, error=error, samples=times, **entry)
-    except ContenderUnavailable as error:
-        notes.add(name, None, str(error), **entry)
     except Exception as error:  # an exception, for example for lack of memory, is a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:

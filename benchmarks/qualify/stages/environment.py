@@ -58,7 +58,7 @@ def measure_ceilings(target: Device) -> list[tuple[str, float, str]]:
     """Measure the peak rates of copies, gathers (rows of 256 bytes) and matrix products, and the time of a launch."""
     nbytes, n = target.shrink_in_rehearsal(2**31, 2**20), target.shrink_in_rehearsal(8192, 64)
     rates = [
-        ("copy", 2 * nbytes / measure_least_seconds(target, make_copy_call(target.xp.__name__, nbytes, 1)), "bytes/s")
+        ("copy", 2 * nbytes / measure_least_seconds(target, make_copy_call(target.xp.__name__, nbytes)), "bytes/s")
     ]
     products = ("float16", "float32", "float64")
     seconds = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy, measure_peak_memory
 from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.programs import Call, ContenderUnavailable, Program
+from trigraph.benchmarks.programs import Call, Program
 from trigraph.benchmarks.qualify.part import Notes, lock_device
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.bench import time_calls_alternately
@@ -65,7 +65,7 @@ def compare_contender_with_trigraph(name: str, other: str, target: Device, notes
                     call = program.make_contender_call(contender, sizes, "float32")
                 results[contender] = {n: convert_to_numpy(t) for n, t in call().items()}
         except Exception as error:
-            if not (program.is_peer(contender) or isinstance(error, ContenderUnavailable)):
+            if not (program.contenders[contender].peer or isinstance(error, ModuleNotFoundError)):
                 raise
             notes.add(label, None, f"{type(error).__name__}: {str(error)[:300]}")
             continue
@@ -85,7 +85,7 @@ def compare_contender_with_trigraph(name: str, other: str, target: Device, notes
             line |= {"error": relative_error, "ratio": seconds / statistics.median(times["trigraph"])}
             if not (relative_error <= most):
                 line["note"] = f"differs by {relative_error:.1e}, more than {most:.1e}"
-                line["passed"] = None if program.is_peer(contender) else False
+                line["passed"] = None if program.contenders[contender].peer else False
         notes.add(**line)
     return None
 
