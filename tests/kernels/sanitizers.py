@@ -1,5 +1,6 @@
 """Run a family's kernels in instrumented builds, record launches, and fill workspace with NaN."""
 
+import contextlib
 import ctypes
 import re
 import shutil
@@ -66,8 +67,11 @@ def list_barriers(family):
 _SWITCH_DECLARATION = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
 
 
-def build_library_with_barrier_switch(family, variant):
-    """Build a library whose barriers can be disabled (see `find_missing_barrier_error`); return its path."""
+def build_library_with_barrier_switch(family, variant, include=None, instances=None):
+    """Build a library whose barriers can be disabled (see `disable_barrier`); return its path.
+
+    By default, it has the instances that the family's cases launch; with `include`, only this header's `instances`.
+    """
     require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = Path(folder) / "kernels"
@@ -78,8 +82,21 @@ def build_library_with_barrier_switch(family, variant):
             switched = f"{text[:start]}if (cuda_host_left_out != {number}) {text[start:]}"
             (copies / file).write_text(switched, encoding="utf-8")
         source = copies / f"{family}.cu"
-        source.write_text(f"{_SWITCH_DECLARATION} {source.read_text(encoding='utf-8')}", encoding="utf-8")
-        return str(build_host_library(family, variant, source=source, instances=list_covered_instances(family)))
+        text = source.read_text(encoding="utf-8") if include is None else f'#include "{include}"\n'
+        source.write_text(f"{_SWITCH_DECLARATION}\n{text}", encoding="utf-8")
+        instances = list_covered_instances(family) if instances is None else instances
+        return str(build_host_library(family, variant, source=source, instances=instances))
+
+
+@contextlib.contextmanager
+def disable_barrier(library, family, barrier):
+    """Disable one of the barriers that `list_barriers` returns."""
+    switch = ctypes.c_int.in_dll(library._library, "cuda_host_left_out")
+    switch.value = list_barriers(family).index(barrier)
+    try:
+        yield
+    finally:
+        switch.value = -1
 
 
 def find_missing_barrier_error(family, library, barrier):
@@ -90,13 +107,10 @@ def find_missing_barrier_error(family, library, barrier):
     library
         Path returned by `build_library_with_barrier_switch`.
     """
-    opened = HostLibrary(library)
-    switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")
-    switch.value = list_barriers(family).index(barrier)
+    opened, first = HostLibrary(library), None
     try:
-        first = None
         for order in ("random",) if "race" in Path(library).name else ORDERS:
-            with using_host_library(opened, order, seed=5):
+            with disable_barrier(opened, family, barrier), using_host_library(opened, order, seed=5):
                 fields = compute_and_judge_family(family)
             first = first or fields
             for what, array in fields.items():
@@ -104,8 +118,6 @@ def find_missing_barrier_error(family, library, barrier):
                     return f"{what}: different bits in order {order}"
     except (KernelError, AssertionError) as error:
         return str(error)
-    finally:
-        switch.value = -1
     return None
 
 

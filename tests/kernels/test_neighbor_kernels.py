@@ -3,9 +3,7 @@
 If this file is run as a script with a library's path, it tests that library.
 """
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,8 @@ import pytest
 import sanitizers
 from neighbor_cases import CUTOFF, draw_structure_batch
 
-from trigraph.gpu.cache import KERNELS
-from trigraph.gpu.host.build import build_host_library
 from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.launcher import ORDERS, find_installed_library, using_host_library
+from trigraph.gpu.launcher import ORDERS, HostLibrary, KernelError, find_installed_library, using_host_library
 
 pytest.importorskip("torch")
 
@@ -30,12 +26,8 @@ from trigraph.torch.potentials.structures import find_neighbors
 
 def build_search_library(variant):
     """Build a library with only the search kernels, under the name of their family; return its path."""
-    sanitizers.require_compiler()
-    with tempfile.TemporaryDirectory() as folder:
-        copies = shutil.copytree(KERNELS, Path(folder) / "kernels")
-        (copies / "search.cu").write_text('#include "neighbors.cuh"\n')
-        names = [name for name in INSTANCES["dimenet"] if name.startswith("neighbor")]
-        return str(build_host_library("dimenet", variant, source=copies / "search.cu", instances=names))
+    names = [name for name in INSTANCES["dimenet"] if name.startswith("neighbor")]
+    return sanitizers.build_library_with_barrier_switch("dimenet", variant, "neighbors.cuh", names)
 
 
 def make_padding(capacity, index, pos, of_atom, cells, flags, cutoff=CUTOFF):
@@ -70,7 +62,7 @@ def check_random_batches(seeds):
         dtype, index = (np.float32, np.float64)[seed // 2 % 2], (torch.int32, torch.int64)[seed // 4 % 2]
         pos, of_atom, cells, flags = map(torch.from_numpy, draw_structure_batch(seed, dtype))
         given = pos, of_atom, cells
-        needed = Capacity.of(find_neighbors("test", pos, CUTOFF, of_atom, cells, flags))
+        needed = Capacity.from_neighbors(find_neighbors("test", pos, CUTOFF, of_atom, cells, flags))
         edges = max(needed.edges, 1) + seed % 3 * 77
         capacity = Capacity(needed.atoms + seed % 5, edges, len(cells) + seed % 2, needed.degree)
         padding = make_padding(capacity, index, *given, flags)
@@ -97,9 +89,14 @@ def test_edges_equal_cpu_search(order):
 
 
 @pytest.mark.slow
-def test_neighbor_kernels_have_no_race():
-    with using_host_library(build_search_library("race"), "random", seed=1):
+def test_neighbor_kernels_race_only_without_a_barrier():
+    library = HostLibrary(build_search_library("race"))
+    with using_host_library(library, "random", seed=1):
         check_random_batches(range(40))
+        for barrier in sanitizers.list_barriers("dimenet"):
+            if barrier[0] == "neighbors.cuh":
+                with sanitizers.disable_barrier(library, "dimenet", barrier), pytest.raises(KernelError):
+                    check_random_batches(range(40))
 
 
 @pytest.mark.slow
