@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 from trigraph.benchmarks.run import FAMILIES, PROGRAMS
 
-WORKLOADS = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+WORKLOADS = {w.name: w for w in (*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS)}
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "records"
 OURS = ("fortran", "trigraph")
 PEERS = {
     "numpy": "NumPy",
     "scipy": "SciPy",
     "torch": "torch",
-    "torch-sparse": "torch.sparse",
     "pyg": "PyTorch Geometric",
     "pyg-sparse": "PyTorch Geometric, sparse",
     "fairchem": "fairchem",
@@ -37,13 +36,17 @@ GROUPS = {
 
 @cache
 def load_newest_peer_results() -> dict[str, dict[bool, tuple[str, dict[str, Any]]]]:
-    """Return for each workload with a peer its newest result, by whether memory was kept, and the record's name."""
+    """Return for each workload with a peer its newest result, by whether memory was kept, and the record's name.
+
+    Workloads and peers that `trigraph bench` no longer has are left out, because nobody could repeat their measurement.
+    """
     results: dict[str, dict[bool, tuple[str, dict[str, Any]]]] = {}
     for path in sorted(RECORDS.glob("*.json")):
         record = json.loads(path.read_text())
         kept = bool(record["environment"].get("variables", {}).get("MALLOC_TRIM_THRESHOLD_"))
         for result in [*record.get("results", ()), *record.get("programs", ())]:
-            timed = {name: c for name, c in result["contenders"].items() if c.get("median_s")}
+            present = WORKLOADS[result["workload"]].contenders if result["workload"] in WORKLOADS else ()
+            timed = {name: c for name, c in result["contenders"].items() if c.get("median_s") and name in present}
             if timed.keys() & {*OURS} and timed.keys() & PEERS.keys():
                 results.setdefault(result["workload"], {})[kept] = path.stem, result | {"contenders": timed}
     return results
@@ -78,8 +81,7 @@ def compute_speed_ratio(result: dict[str, Any], peer: str) -> float:
 
 def _describe_workload(workload: str) -> str:
     """Return the description of a workload; "the same" refers to the workload of which it is a variant."""
-    (text,) = (w.summary for w in WORKLOADS if w.name == workload)
-    original = workload.removesuffix("-power-law")
+    text, original = WORKLOADS[workload].summary, workload.removesuffix("-power-law")
     return text if original == workload else text.replace("the same", _describe_workload(original), 1)
 
 
