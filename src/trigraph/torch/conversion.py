@@ -45,11 +45,7 @@ class Conversion:
     ----------
     replaced : list of ExaminedLayer
         Layers that now use trigraph's operators.
-    <<<<<<< HEAD
-    left : list of ExaminedLayer
-    =======
     skipped : list of ExaminedLayer
-    >>>>>>> fd01c9883139ce418cd49a587b93b54ba42d5743
         Supported layers that were not converted; `note` states why.
     """
 
