@@ -79,7 +79,7 @@ BACKWARD = Step(
 
 def _make_aggregation_workload(name: str, summary: str, *steps: Step) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    peers = make_pyg_peers(_make_pyg_aggregate_forward, "basis functions")
+    peers = make_pyg_peers(_make_pyg_aggregate_forward, "basis functions, sums in torch")
     return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, peers)
 
 

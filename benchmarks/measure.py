@@ -160,6 +160,11 @@ class JobRunner:
         return self.seconds
 
 
+def is_missing_package(error: Exception) -> bool:
+    """Return whether an exception reports a package of a contender that is not installed."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "trigraph"
+
+
 def run_job(connection: Connection, job: ContenderJob) -> None:
     """Send the results and peak memory of a first call, then the seconds of a call for each message, or an error."""
     os.dup2(2, 1)  # keep the output of libraries out of the tables
@@ -170,10 +175,9 @@ def run_job(connection: Connection, job: ContenderJob) -> None:
             connection.send(("timed", runner.sample_seconds()))
     except EOFError:  # the parent has ended
         pass
-    except ModuleNotFoundError as error:
-        connection.send(("unavailable", str(error)))
     except Exception as error:
-        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        missing = is_missing_package(error)
+        connection.send(("unavailable", str(error)) if missing else ("failed", f"{type(error).__name__}: {error}"))
 
 
 class ContenderProcess(ChildProcess):

@@ -77,7 +77,7 @@ def compute_pyg_atom_energies(model: Any, z: Any, vec: Any, edge_index: Any, idx
 
 
 class PygPotential(NamedTuple):
-    """PyTorch Geometric's model for given edges and triplets, with methods like those of trigraph's potentials.
+    """PyTorch Geometric's model for given edges and triplets, with the methods of trigraph's potentials.
 
     `offset` is added to the vectors of the edges. `batch` contains the structure of each atom.
     """
@@ -406,11 +406,11 @@ MINIBATCHES = ((200, 800, 100), (1_000, 8_000, 20), (10_000, 100_000, 4), (50_00
 
 def _make_contenders(make: Callable[..., Call], forms: Mapping[str, str], **settings: Any) -> dict[str, Contender]:
     """Return a contender for each form; `forms` contains their descriptions."""
-    found = {}
+    contenders = {}
     for form, about in forms.items():
         peer, device = not form.startswith("trigraph"), form in ("trigraph-captured", "pyg-compiled")
-        found[form] = Contender(partial(make, form=form, **settings), about, peer, device)
-    return found
+        contenders[form] = Contender(partial(make, form=form, **settings), about, peer, device)
+    return contenders
 
 
 def _make_potential_programs(name: str, structure: str, what: str, **more: Any) -> tuple[Program, ...]:
@@ -466,7 +466,9 @@ PROGRAMS = (
     Program(
         name="dimenet-batches-training",
         summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set, with neighbour search and Adam",
-        contenders=_make_contenders(make_batches_training_call, COMPILED),
+        contenders=_make_contenders(
+            make_batches_training_call, COMPILED | {"pyg": f"{PYG}, with trigraph's search for neighbours"}
+        ),
         sizes={"batches": 200, "molecules": 8, **WIDTHS},
         small={"batches": 4, **SMALL_BATCH},
     ),

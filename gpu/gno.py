@@ -357,7 +357,7 @@ class _MessageLauncher:
 
 
 class _NetworkArgument(NamedTuple):
-    """The kernel argument ``network`` (``KernelNetwork`` in kernels/gno.cu)."""
+    """The kernel argument ``network`` (``KernelNetwork`` in kernels/gno_network.cuh)."""
 
     coords: Any
     params: Any

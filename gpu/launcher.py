@@ -130,7 +130,7 @@ def select_runtime(array: Any) -> Runtime:
 
 
 def instance_name(kernel: str, types: Types) -> str:
-    """Return the C++ name expression of a kernel, such as ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
+    """Return the C++ name expression of a kernel, such as ``gno_contract<float, int>`` for float32 and int32."""
     return format_instance_name(kernel, tuple(map(_format_template_argument, types)))
 
 

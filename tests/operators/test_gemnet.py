@@ -130,36 +130,48 @@ def test_empty_lists_give_zero_results(padded, edges):
 
 # Changed arguments and the expected errors.
 BAD_BASIS = [
-    ({"idx_sph_inner": None}, "ValueError: BasisEmbedding: idx_rad_inner and sph_basis are given; expected idx_sph_in"),
-    ({"idx_sph_outer": lambda i: i + 1}, "ValueError: Segments: index[...] is 9; expected 0 <= index < ... = 9"),
-    ({"idx_sph_inner": lambda i: i - 99}, "ValueError: BasisEmbedding: idx_sph_inner is equal for two members with "),
-    ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_sph_inner is equal for two members with "),
-    ({"idx_rad_inner": lambda i: 0 * i}, "ValueError: BasisEmbedding: idx_rad_inner is equal for two members with "),
-    ({"num_atoms": None}, "TypeError: Segments: num_segments is a NoneType; expected an int"),
+    ({"rad_basis": np.ndarray.tolist}, "TypeError: ...rad_basis is a list; expected a..."),
+    ({"rad_basis": lambda x: x[:, 1:]}, "ValueError: ...has shape (...); expected ..."),
+    ({"sph_basis": lambda x: x[:, 1:]}, "ValueError: ...sph_basis has shape (23, 2); expected ... = (23, 3)"),
+    ({"sph_basis": lambda x: x.astype(np.float16)}, "TypeError: ...sph_basis has dtype ...float16; expected"),
+    ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
+    ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
     (
-        {"idx_rad_inner": lambda i: i + 2**62},
-        "MemoryError: BasisEmbedding: 5 * (max(idx_rad_inner) + 1) is 23058430092",
+        {"idx_sph_inner": None, "weight": UnsortedTripletCase().radial},
+        "ValueError: ...for a sph_basis without idx_sph_inner",
     ),
+    ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has ...22...; expected ...num_triplets"),
+    ({"idx_sph_outer": lambda i: i + 1}, "ValueError: ...idx_sph_outer... is 9; expected 0 <= ... = 9"),
+    ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < "),
+    (
+        {"idx_sph_inner": lambda i: 0 * i},
+        "ValueError: ...idx_sph_inner is equal for two members of a row; expected different",
+    ),
+    ({"idx_sph_inner": lambda i: i + 0.0}, "TypeError: ...idx_sph_inner ...float64; expected ..."),
+    ({"idx_sph_inner": lambda i: i + 10**12}, "MemoryError: ...9 * (max(idx_sph_inner) + 1) is"),
+    ({"idx_rad_inner": lambda i: 0 * i}, "ValueError: ...idx_rad_inner is equal for two members of a row; expected"),
+    ({"num_atoms": None}, "TypeError: ...num_atoms is a NoneType; expected an int"),
 ]
 BAD_BILINEAR = [
-    ({"idx_agg_inner": None}, "TypeError: EfficientInteractionBilinear: idx_agg_inner is None; expected a torch.Tens"),
-    *(
-        ({"idx_agg_inner": change}, "ValueError: EfficientInteractionBilinear: idx_agg_inner is equal for two")
-        for change in (lambda i: i + 1, lambda i: i - 1, lambda i: 0 * i)
-    ),
-    ({"idx_agg_outer": lambda i: Segments(i, EDGES + 1)}, "ValueError: Segments: num_segments is 10; expected 9"),
+    ({"basis": np.ones(3)}, "TypeError: ...basis is a ...; expected a tuple of two ..."),
+    ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, "ValueError: ...sph has shape ...; expected ...Kmax"),
+    ({"m": lambda m: m[1:]}, "ValueError: ...idx_agg_outer has ...23...; expected ...num_triplets... = ...22"),
+    ({"m": lambda m: m[:, 1:]}, "ValueError: ...has shape (...); expected ..."),
+    ({"basis": lambda b: (b[0], b[1][:, :2])}, "ValueError: ...rad_W1 has shape (9, 2, 3); expected ... = (9, 2, 2)"),
+    ({"idx_agg_inner": lambda i: i - 1}, "ValueError: ...idx_agg_inner[...] is -1; expected 0 <= idx_agg_inner <"),
+    ({"idx_agg_inner": lambda i: i + 1}, "ValueError: ...sph has shape (9, 3, ...); expected ...Kmax"),
+    ({"idx_agg_inner": lambda i: 0 * i}, "ValueError: ...idx_agg_inner is equal for two members of a row"),
+    ({"idx_agg2_outer": np.zeros(EDGES, int)}, "TypeError: ...is a NoneType; expected ..."),
     (
-        {"idx_agg2_outer": np.zeros(EDGES, int), "idx_agg2_inner": np.zeros(EDGES, int), "agg2_out_size": ATOMS},
-        "ValueError: EfficientInteractionBilinear: a padded basis has 9 rows; expected 5",
+        {"idx_agg2_outer": np.zeros(EDGES, int), "idx_agg2_inner": np.arange(EDGES), "agg2_out_size": 2},
+        "ValueError: ...rad_W1 has shape (9, 2, 3); expected (agg2_out_size, interm, Kmax2*num_spherical) = (2, 2, 27)",
     ),
-    ({"idx_agg2_outer": np.zeros(EDGES, int)}, "TypeError: Segments: num_segments is a NoneType; expected an int"),
 ]
+BAD = [(apply_embedding, *bad) for bad in BAD_BASIS] + [(apply_bilinear, *bad) for bad in BAD_BILINEAR]
+LAYER_NAMES = {apply_embedding: "BasisEmbedding", apply_bilinear: "EfficientInteractionBilinear"}
 
 
-@pytest.mark.parametrize(
-    ("layer", "changes", "text"),
-    [(apply_embedding, *bad) for bad in BAD_BASIS] + [(apply_bilinear, *bad) for bad in BAD_BILINEAR],
-)
+@pytest.mark.parametrize(("layer", "changes", "text"), BAD)
 def test_gemnet_layers_refuse_bad_input(layer, changes, text):
     case = UnsortedTripletCase()
     given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists
@@ -169,8 +181,22 @@ def test_gemnet_layers_refuse_bad_input(layer, changes, text):
         given = {"weight": case.dense, "basis": apply_embedding(True, **given), "m": case.m}
         given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
     given |= {n: change(given[n]) if callable(change) else change for n, change in changes.items()}
-    with expect_error(text):
+    with expect_error(text.replace(": ", f": {LAYER_NAMES[layer]}", 1)):
         layer(**given)
+
+
+@pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
+def test_slots_beyond_memory_are_refused(slot):
+    """Indices and atom counts that would need too much memory raise ValueError or MemoryError, never OverflowError."""
+    weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
+    for slots, number, text in (
+        (np.array([0, slot]), 2, f"ValueError: BasisEmbedding: idx_rad_inner[1] is {slot}; expected 0 <= idx_rad"),
+        (outer, 2 * slot, f"ValueError: BasisEmbedding: ... is {2 * slot}; expected at most "),
+        (np.array([0, 10**12]), 2, "MemoryError: ...2 * (max(idx_rad_inner) + 1) is 2000000000002, whose arr"),
+        (outer, 10**12, "MemoryError: BasisEmbedding: ... is 1000000000000, whose arrays"),
+    ):
+        with expect_error(text):
+            apply_embedding(True, weight, rad_basis, None, outer, slots, num_atoms=number)
 
 
 @pytest.mark.parametrize("into_atoms", [False, True])

@@ -79,9 +79,10 @@ def test_former_names_warn_and_return_present_attributes():
     torch = pytest.importorskip("trigraph.torch")
     holders = [trigraph.CSC(np.zeros(1, int), np.zeros(0, int)), trigraph.EdgeGraph, torch.GraphTensors]
     holders += [torch.Capacity(1, 1), torch.nn.Neighbors, torch.nn.Potential, torch.convert(torch.nn.Potential())]
+    holders.append(torch.compile_potential(torch.nn.Potential()))
     for holder in holders:
         cls = holder if isinstance(holder, type) else type(holder)
-        former_names = [value for value in vars(cls).values() if isinstance(value, FormerName)]
+        former_names = [v for base in cls.__mro__ for v in vars(base).values() if isinstance(v, FormerName)]
         assert former_names
         for old, new in former_names:
             with pytest.warns(DeprecationWarning, match=f"^{cls.__name__}.{old} .* {cls.__name__}.{new}$") as warned:

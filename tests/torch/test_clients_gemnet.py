@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
@@ -348,7 +349,7 @@ LEFT += [(name, path, partial(replace_parameter_by_zeros, *change), reason) for 
 
 
 @pytest.mark.parametrize(("name", "path", "change", "reason"), LEFT)
-def test_changed_layers_stay_skipped(name, path, change, reason):
+def test_changed_layers_are_skipped(name, path, change, reason):
     """A layer that is not as its constructor makes it is left unchanged; the other layers are converted."""
     model = make_block(name)
     x, lists = draw_molecule(model)
@@ -381,6 +382,38 @@ def test_older_layers_are_converted_if_their_forward_is_known():
     for folder, note in (("gemnet", "trigraph.torch.layers.gemnet.MatterGenBilinear"), ("gemnet_gp", gp_note)):
         packages = [*gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
         (module,) = load_modules(gemnet.FAIRCHEM.find_root(), packages, [f"{packages[-1]}.efficient"])
-        conversion = convert(module.EfficientInteractionBilinear(8, 4, 9))
-        (layer,) = conversion.replaced if folder == "gemnet" else conversion.skipped
-        assert layer.note.startswith(note)
+        layer = module.EfficientInteractionBilinear(8, 4, 9).double()
+        each = torch.arange(5).repeat_interleave(2)
+        arguments = (torch.rand(5, 4, 3).double(), torch.rand(5, 3, 2).double()), torch.rand(10, 8).double(), each
+        expected = layer(*arguments, torch.arange(2).repeat(5)) if folder == "gemnet" else None
+        conversion = convert(layer)
+        (examined,) = conversion.replaced if folder == "gemnet" else conversion.skipped
+        assert examined.note.startswith(note)
+        if folder == "gemnet":
+            assert torch.allclose(layer(*arguments, torch.arange(2).repeat(5)), expected, rtol=1e-13)
+
+
+BAD = [
+    ({"rad_basis": torch.ones(3).double()}, "ValueError: PairInteraction: rad_basis has shape (3,); expected"),
+    ({"rad_basis": torch.ones(2, 3).double()}, "ValueError: ...rad_W1 has shape (2, 3, 1); expected ... (2, 2, 1)"),
+    ({"rad_basis": torch.ones(3, 2, 1).double()}, "ValueError: ...rad_basis has shape (3, 2, 1); expected ... (2, 2"),
+    ({"edge_index": torch.tensor([[0, 1], [1, 5]])}, "ValueError: PairInteraction: edge_index[1]: ... is 5; expected"),
+    ({"edge_index": torch.tensor([[0, 1], [1, 1]])}, "ValueError: ...target_neighbor_idx is equal for two members"),
+    ({"target_neighbor_idx": torch.tensor([0, -1])}, "ValueError: ...target_neighbor_idx[1] is -1; expected 0 <="),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), BAD)
+def test_pair_interaction_refuses_bad_input(changes, text):
+    layer = make_block("fairchem").block.atom_interaction
+    arguments = {
+        "h": torch.ones(2, 10).double(),
+        "rad_basis": torch.ones(2, 2, 1).double(),
+        "edge_index": torch.tensor([[0, 1], [1, 0]]),
+        "target_neighbor_idx": torch.tensor([0, 0]),
+    }
+    expected = layer(**arguments)
+    convert(layer)
+    assert torch.allclose(layer(**arguments), expected, rtol=1e-13)
+    with expect_error(text):
+        layer(**arguments | changes)

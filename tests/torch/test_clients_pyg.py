@@ -408,7 +408,7 @@ def test_converted_dimenet_can_be_pickled(original_dimenet, tmp_path):
         (lambda m: delattr(m, "sbf"), "it is not as its constructor makes it: "),
     ],
 )
-def test_dimenets_of_unknown_state_stay_skipped(original_dimenet, change, words):
+def test_dimenets_of_unknown_state_are_skipped(original_dimenet, change, words):
     model = copy.deepcopy(original_dimenet)
     change(model)
     (left,) = convert(model).skipped

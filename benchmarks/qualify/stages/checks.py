@@ -136,7 +136,7 @@ def list_calls_with_results(target: Device) -> list[tuple[str, Callable[[], Fiel
 
 
 def find_wrong_calls(target: Device, works: list[tuple[str, Callable[[], Fields], Fields]], *streams: Any) -> set[str]:
-    """Run calls on alternating streams; return the names of those with other results than a call on its own."""
+    """Run calls on alternating streams; return the names of calls whose results differ from a call on its own."""
     calls = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
@@ -153,7 +153,7 @@ def _check_streams(target: Device, notes: Notes) -> None:
 
 
 def find_wrong_calls_in_threads(target: Device) -> set[str]:
-    """Run calls in two threads, each with its own stream; return the names of those with other results."""
+    """Run calls in two threads, each with its own stream; return the names of calls whose results differ."""
     works = list_calls_with_results(target)
     with ThreadPoolExecutor(2) as pool:
         wrong = [pool.submit(find_wrong_calls, target, works, target.make_stream()) for _ in range(2)]

@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy, measure_peak_memory
+from trigraph.benchmarks.measure import (
+    compute_relative_error,
+    convert_to_numpy,
+    is_missing_package,
+    measure_peak_memory,
+)
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Call, Program
 from trigraph.benchmarks.qualify.part import Notes, lock_device
@@ -65,7 +70,7 @@ def compare_contender_with_trigraph(name: str, other: str, target: Device, notes
                     call = program.make_contender_call(contender, sizes, "float32")
                 results[contender] = {n: convert_to_numpy(t) for n, t in call().items()}
         except Exception as error:
-            if not (program.contenders[contender].peer or isinstance(error, ModuleNotFoundError)):
+            if not (program.contenders[contender].peer or is_missing_package(error)):
                 raise
             notes.add(label, None, f"{type(error).__name__}: {str(error)[:300]}")
             continue

@@ -146,14 +146,16 @@ class Result:
     def __str__(self) -> str:
         return self.table(True)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a method by its former name, with a warning."""
-        former_names = {"encoded": "encode", "fill": "run_checks"}
-        if name not in former_names:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        text = f"Result.{name} is deprecated; use Result.{former_names[name]}"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return getattr(self, former_names[name])
+    if not TYPE_CHECKING:  # otherwise, type checkers would accept every name
+
+        def __getattr__(self, name):
+            """Return a method by its former name, with a warning."""
+            former_names = {"encoded": "encode", "fill": "run_checks"}
+            if name not in former_names:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"Result.{name} is deprecated; use Result.{former_names[name]}"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(self, former_names[name])
 
     def table(self, every: bool) -> str:
         """Return the table of checks that have not passed, after all passed checks if `every` is True."""

@@ -28,10 +28,8 @@ from trigraph.fortran.threads import synchronise_library_settings
 from trigraph.jax.plain import PLAIN
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate_expression
 
-SECOND_DERIVATIVE, BWD_TANGENT = (
-    3,
-    4,
-)  # orders in `CallSpec`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
+# Orders in `CallSpec`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x).
+SECOND_DERIVATIVE, BWD_TANGENT = 3, 4
 SPECS = {spec.name: spec for spec in DEFINITIONS}
 SHIMS = SHIM_SETS["fast"]
 TARGET = "trigraph"

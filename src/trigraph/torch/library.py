@@ -64,9 +64,8 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_position = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.accepts_wrt else ()))
-        self.derivative: Any = (
-            None  # `OperatorDerivatives`, set by `trigraph.torch.derivatives` once all operators exist
-        )
+        # `OperatorDerivatives`, set by `trigraph.torch.derivatives` once all operators exist.
+        self.derivative: Any = None
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator; autograd records the call if an array requires a gradient or has a tangent."""

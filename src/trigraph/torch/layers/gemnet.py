@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import check_memory
+from trigraph.arrays import MOST, check_memory, check_range, require_count, view_tensor_memory
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS, basis_embedding
 from trigraph.torch.graphs import exclude_from_compilation, list_graph_tensors
@@ -28,52 +28,70 @@ def _init_he_orthogonal(weight: torch.Tensor) -> None:
         weight.copy_((weight - mean) / (terms * (var + 1e-6)).sqrt())
 
 
-_build_segments = exclude_from_compilation(Segments)
+def _check_shape(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
+    """Raise unless a value is a tensor of the given shape; None matches any size. Errors show `symbols`."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
+    pairs = [*zip(shape, value.shape, strict=False)]
+    if value.dim() != len(shape) or not all(n in (None, m) for n, m in pairs):
+        numbers = f" = {tuple(m if n is None else n for n, m in pairs)}" if value.dim() == len(shape) else ""
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){numbers}")
 
 
-def _get_or_build_segments(index: Any, num_segments: Any) -> Segments:
+def _get_or_build_segments(
+    owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int
+) -> Segments:
     """Return prepared segments unchanged, or build the segments of an index tensor."""
-    segments = index if isinstance(index, Segments) else _build_segments(index, num_segments)
-    if segments.num_segments != num_segments:
-        raise ValueError(f"Segments: num_segments is {segments.num_segments}; expected {num_segments}")
+    segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
+    if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
+        raise ValueError(
+            f"{owner}: {name} has {segments.num_members} values below {segments.num_segments}; expected "
+            f"{num_members[0]} = {num_members[1]} below {num_segments}"
+        )
     return segments
 
 
-def _number_slots(owner: str, name: str, rows: torch.Tensor, inner: Any, width: int) -> torch.Tensor:
-    """Return the number ``outer * width + inner`` of each member's slot, which no other member may have."""
-    slots: torch.Tensor = rows.long() * width + inner
-    # Ascending slots, which are usual for triplets, are distinct.
-    distinct = (slots.diff() > 0).all() or len(slots.unique()) == len(slots)
-    if not distinct or ((inner < 0) | (inner >= width)).any():
-        wrong = f"{name}_inner is equal for two members with the same {name}_outer, or not in [0, {width})"
-        raise ValueError(f"{owner}: {wrong}; expected 0, 1, 2, ... for the members of each row")
-    return slots
+@exclude_from_compilation
+def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Segments:
+    try:
+        return Segments(index, num_segments)
+    except (TypeError, ValueError, MemoryError) as error:
+        raise type(error)(f"{owner}: {name}: {error}") from None
 
 
 @exclude_from_compilation
-def _pad_members(name: str, members: torch.Tensor, outer: Any, inner: Any, num_rows: Any) -> torch.Tensor:
+def _find_slots(owner: str, name: str, outer: Segments, inner: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return the row of each member of a padded array, the number of its slot, and the width of the array.
+
+    `inner`, called `name` in errors, is the number of each member within its row.
+    """
+    if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
+        came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
+        raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
+    _check_shape(owner, name, inner, "num_members", outer.num_members)
+    rows, width = list_graph_tensors(outer, False)[0].long(), int(inner.max()) + 1 if inner.numel() else 0
+    most = min(width, MOST // max(outer.num_segments, 1))
+    check_range(owner, name, view_tensor_memory(inner, f"{owner}: {name}"), most, "Kmax")
+    slots: torch.Tensor = rows * width + inner
+    # Ascending slots, which are usual for triplets, are distinct.
+    if not (slots.diff() > 0).all() and len(slots.unique()) < len(slots):
+        raise ValueError(f"{owner}: {name} is equal for two members of a row; expected different numbers in each row")
+    return rows, slots, width
+
+
+@exclude_from_compilation
+def _pad_members(
+    prefix: str, members: torch.Tensor, num_members: str, outer: Any, inner: Any, num_rows: int
+) -> torch.Tensor:
     """Return an array of shape (num_rows, width, ...) with each member in ``[outer, inner]`` and zeros elsewhere."""
-    rows: torch.Tensor = list_graph_tensors(_get_or_build_segments(outer, num_rows), False)[0]
-    owner, width = "BasisEmbedding", int(inner.max()) + 1 if inner.numel() else 0
+    owner, name = "BasisEmbedding", f"{prefix}_inner"
+    by_row = _get_or_build_segments(owner, f"{prefix}_outer", outer, (num_members, len(members)), num_rows)
+    _, slots, width = _find_slots(owner, name, by_row, inner)
     if members.is_cpu:
         each = members.dtype.itemsize * members.shape[1:].numel()
-        check_memory(owner, f"{num_rows} * (max({name}_inner) + 1)", num_rows * width, each)
-    slots = _number_slots(owner, name, rows, inner, width)
+        check_memory(owner, f"{num_rows} * (max({name}) + 1)", num_rows * width, each)
     padded = members.new_zeros(num_rows * width, *members.shape[1:])
     return padded.index_copy_(0, slots, members).view(num_rows, width, *members.shape[1:])
-
-
-@exclude_from_compilation
-def _select_members(name: str, padded: torch.Tensor, outer: Segments, inner: torch.Tensor | None) -> torch.Tensor:
-    """Return the members in the slots ``[outer, :, inner]`` of a padded array."""
-    owner = "EfficientInteractionBilinear"
-    if inner is None:
-        raise TypeError(f"{owner}: {name}_inner is None; expected a torch.Tensor for a padded basis")
-    if len(padded) != outer.num_segments:
-        raise ValueError(f"{owner}: a padded basis has {len(padded)} rows; expected {outer.num_segments}")
-    rows: torch.Tensor = list_graph_tensors(outer, False)[0]
-    _number_slots(owner, name, rows, inner, padded.shape[2])
-    return padded[rows, :, inner]
 
 
 class BasisEmbedding(torch.nn.Module):
@@ -163,22 +181,38 @@ class BasisEmbedding(torch.nn.Module):
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `trigraph.torch.basis_embedding` and `trigraph.Segments`, or if two members have the same slot, the
+            As for `trigraph.torch.basis_embedding`, or if an index is out of range, two members have the same slot, the
             arguments cannot be combined, or there is not enough memory for padding.
         """
+        owner = "BasisEmbedding"
+        _check_shape(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
+        if sph_basis is not None:
+            _check_shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
+            if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
+                expected = f"expected {rad_basis.dtype}, as for rad_basis"
+                raise TypeError(f"{owner}: sph_basis has dtype {sph_basis.dtype}; {expected}")
+        elif idx_sph_inner is not None:
+            raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
         if sph_basis is not None and idx_sph_inner is None:
+            if self.num_spherical is None:
+                raise ValueError(
+                    f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner"
+                )
             if idx_rad_inner is not None:
-                raise ValueError("BasisEmbedding: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
-            triplets = _get_or_build_segments(idx_sph_outer, len(rad_basis))
+                raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
+            members = ("num_triplets", len(sph_basis))
+            triplets = _get_or_build_segments(owner, "idx_sph_outer", idx_sph_outer, members, len(rad_basis))
             return basis_embedding(rad_basis, self.weight, sph_basis, triplets)
         rad_W1 = basis_embedding(rad_basis, self.weight)
         if self.padded and idx_rad_inner is not None:
-            rad_W1 = _pad_members("idx_rad", rad_W1, idx_rad_outer, idx_rad_inner, num_atoms).transpose(1, 2).flatten(2)
+            number = require_count(owner, "num_atoms", num_atoms)
+            rad_W1 = _pad_members("idx_rad", rad_W1, "num_edges", idx_rad_outer, idx_rad_inner, number)
+            rad_W1 = rad_W1.transpose(1, 2).flatten(2)
         if sph_basis is None:
             return rad_W1
         if self.padded:
-            sph_basis = _pad_members("idx_sph", sph_basis, idx_sph_outer, idx_sph_inner, len(rad_basis))
-            sph_basis = sph_basis.transpose(1, 2)
+            sph = _pad_members("idx_sph", sph_basis, "num_triplets", idx_sph_outer, idx_sph_inner, len(rad_basis))
+            sph_basis = sph.transpose(1, 2)
         return rad_W1, sph_basis
 
 
@@ -263,31 +297,48 @@ class EfficientInteractionBilinear(torch.nn.Module):
 
         Raises
         ------
-        TypeError, ValueError, IndexError, MemoryError
-            As for `trigraph.torch.interaction_bilinear` and `trigraph.Segments`, or if the numbers of members or the
-            shape of a padded basis are wrong.
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.interaction_bilinear`, or if an index or the shape of a padded basis is wrong.
         """
-        of_edges, of_atoms = (idx_agg_outer, idx_agg_inner), (idx_agg2_outer, idx_agg2_inner)
-        return _compute_bilinear(self.weight, basis, m, of_edges, of_atoms, agg2_out_size)
+        sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
+        of_atoms = (idx_agg2_outer, idx_agg2_inner)
+        return _compute_bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
 
 
 def _compute_bilinear(
     weight: torch.Tensor,
+    sizes: tuple[int, int],
     basis: Any,
     m: torch.Tensor,
-    of_edges: Any,
-    of_atoms: Any = (None, None),
+    of_edges: tuple[Any, Any],
+    of_atoms: tuple[Any, Any] = (None, None),
     num_atoms: Any = None,
 ) -> torch.Tensor:
-    """Compute `EfficientInteractionBilinear`, whose indices are given as pairs (outer, inner)."""
-    (rad_W1, sph), (edge, number_in_edge), (atom, number_in_atom) = basis, of_edges, of_atoms
-    padded = sph.dim() == 3
-    triplets = _get_or_build_segments(edge, len(sph if padded else rad_W1))
-    atoms = None if atom is None else _get_or_build_segments(atom, num_atoms)
+    """Compute `EfficientInteractionBilinear`; `sizes` is (interm, emb_in), and index pairs are (outer, inner)."""
+    owner, (interm, emb_in) = "EfficientInteractionBilinear", sizes
+    if not isinstance(basis, (tuple, list)) or len(basis) != 2:
+        raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
+    (rad_W1, sph), atoms = basis, None
+    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", None, interm, None)
+    _check_shape(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
+    if not isinstance(sph, torch.Tensor) or sph.dim() != 3:
+        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
+    padded, num_spherical = sph.dim() == 3, sph.shape[1]
+    edges = ("num_edges", len(sph if padded else rad_W1))
+    triplets = _get_or_build_segments(owner, "idx_agg_outer", of_edges[0], ("num_triplets", len(m)), edges[1])
+    if of_atoms[0] is not None:  # torch.compile does not support `require_count`
+        number = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
+        atoms = _get_or_build_segments(owner, "idx_agg2_outer", of_atoms[0], edges, number)
     if padded and atoms is not None:
-        rad_W1 = _select_members("idx_agg2", rad_W1.unflatten(2, (-1, sph.shape[1])), atoms, number_in_atom)
+        rows, _, width = _find_slots(owner, "idx_agg2_inner", atoms, of_atoms[1])
+        shape = atoms.num_segments, interm, width * num_spherical
+        _check_shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", *shape)
+        rad_W1 = rad_W1.unflatten(2, (width, num_spherical))[rows, :, of_atoms[1]]
     if padded:
-        sph = _select_members("idx_agg", sph, triplets, number_in_edge)
+        rows, _, width = _find_slots(owner, "idx_agg_inner", triplets, of_edges[1])
+        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, width)
+        sph = sph[rows, :, of_edges[1]]
+    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, num_spherical)
     return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 
 
@@ -310,8 +361,9 @@ class MatterGenBilinear(torch.nn.Module):
         `basis` consists of a radial part (num_edges, emb_size_interm, num_spherical) and a padded spherical part
         (num_edges, num_spherical, Kmax). `id_reduce` is each triplet's edge, `id_ragged_idx` its number in the edge.
         """
+        emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
-        return _compute_bilinear(weight, basis, m, (id_reduce, id_ragged_idx))
+        return _compute_bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
 
 
 class PairInteraction(torch.nn.Module):
@@ -336,11 +388,17 @@ class PairInteraction(torch.nn.Module):
         `rad_basis` is the result of a radial `BasisEmbedding`: (num_atoms, emb_size_rbf, Kmax2) if padded by atom, else
         (num_edges, emb_size_rbf). For a padded basis, `target_neighbor_idx` numbers the edges of each target.
         """
-        source, target = edge_index
+        owner, (source, target) = "PairInteraction", edge_index
         x_ba = self.down_projection(h)[source]
-        rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
-        basis = rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1)
+        if isinstance(rad_basis, torch.Tensor) and rad_basis.dim() == 3:
+            by_atom = _get_or_build_segments(owner, "edge_index[1]", target, ("num_edges", len(source)), len(h))
+            rows, _, width = _find_slots(owner, "target_neighbor_idx", by_atom, target_neighbor_idx)
+            _check_shape(owner, "rad_basis", rad_basis, "num_atoms, emb_size_rbf, Kmax2", len(h), None, width)
+            rad_basis = rad_basis[rows, :, target_neighbor_idx]
+        _check_shape(owner, "rad_basis", rad_basis, "num_edges, emb_size_rbf", len(source), None)
         weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
+        sizes = (weight.shape[1] // x_ba.shape[1], x_ba.shape[1])
+        basis = (rad_basis[:, :, None], x_ba.new_ones(len(x_ba), 1))
         each = torch.arange(len(x_ba), device=x_ba.device)
-        x = _compute_bilinear(weight, basis, x_ba, (each, None), (target, None), len(h))
+        x = _compute_bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
         return self.up_projection(self.scale_rbf_sum(x, ref=x_ba))

@@ -51,9 +51,8 @@ class _CallProperties(NamedTuple):
     index_dtype: torch.dtype
     constants: tuple[tuple[int, ...], ...]  # `list_graph_constants` of each graph in `ProgramInputs.graphs`
     create_graph: bool
-    require_grad: tuple[
-        bool | None, ...
-    ]  # one per tensor in `ProgramInputs.differentiable_tensors`; None for an absent tensor
+    # One per tensor in `ProgramInputs.differentiable_tensors`; None for an absent tensor.
+    require_grad: tuple[bool | None, ...]
     surroundings: tuple[Any, ...]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from trigraph.table.former_names import keep_former_names
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.program_key import ProgramKey
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
@@ -42,6 +43,11 @@ def copy_model_sharing_parameters(model: Potential, key: ProgramKey) -> Potentia
         ) from error
 
 
+@keep_former_names(
+    differentiated="compute_energy_and_derivatives",
+    differentiated_along="compute_hessian_product",
+    prepare="prepare_neighbors_and_cells",
+)
 class PotentialReplacement(Module):
     """Base class of modules that replace a potential, with the same arguments, results and errors.
 
@@ -83,7 +89,7 @@ class PotentialReplacement(Module):
         """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # The methods below call methods of the replacement, such as `compute_hessian_product`, not those of the model.
+    # These methods call other methods of the replacement, such as `compute_hessian_product`, instead of the model's.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
