@@ -20,7 +20,7 @@ PEERS = {
     "scipy": "SciPy",
     "torch": "torch",
     "pyg": "PyTorch Geometric",
-    "pyg-sparse": "PyTorch Geometric, sparse",
+    "pyg-sparse": "PyTorch Geometric (sparse matrix)",
     "fairchem": "fairchem",
 }
 # Titles of the groups of workloads, by family.
