@@ -6,6 +6,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 _FEW_REGISTERS = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
+_ONE_THREAD = "on sm_100 alone, where one thread of a block inverts the cell of a structure"
 _OLD_COMPILER = "by NVRTC 13.0 alone: 13.5 needs none"
 # Instances that may spill, with reasons.
 SPILLS = {
@@ -30,6 +31,7 @@ SPILLS = {
     "gno_grad_v_tensor<float, int>": _OLD_COMPILER,
     "gno_grad_v<float, int>": _OLD_COMPILER,
     "gno_grad_v<double, long long>": _FEW_REGISTERS,
+    **dict.fromkeys(("neighbor_frames<float, int>", "neighbor_frames<double, int>"), _ONE_THREAD),
 }
 
 # Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
