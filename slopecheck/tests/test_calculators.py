@@ -13,12 +13,9 @@ from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.calculators.morse import MorsePotential
 from ase.neighborlist import neighbor_list
-from click.testing import CliRunner
 
 from slopecheck import CalculatorError, check_calculator
-from slopecheck.cli import main
 from slopecheck.kinds import CALCULATOR_CHECKS
-from slopecheck.report import read
 from slopecheck.scans import find_jumps, locate_jump
 
 CRYSTAL = bulk("Cu", cubic=True)
@@ -582,52 +579,3 @@ def test_check_calculator_rejects_bad_arguments():
     with pytest.raises(ValueError, match="skip names forge; expected forces"):
         check_calculator(EMT, [CRYSTAL], skip={"forge": "why"})
     assert "expected an ASE calculator" in str(check_factory(lambda: 3, kinds=("net force",)))
-
-
-def test_calculator_command_writes_report_and_exit_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    CRYSTAL.write("cu.xyz", format="extxyz")
-    (tmp_path / "mine_to_check.py").write_text(
-        "from ase.calculators.emt import EMT\n\n\ndef wrong():\n    raise OSError('no model')\n"
-    )
-    skips = [word for kind, why in skip_all_but("forces").items() for word in ("--skip", f"{kind}={why}")]
-    command = ["calculator", "--structure", "cu.xyz", *skips]
-    done = CliRunner().invoke(main, [*command, "mine_to_check:EMT", "--report", "page", "--all"])
-    assert done.exit_code == 0, done.output
-    assert "3 checks passed, 0 failed" in done.output
-    assert "cu.xyz" in done.output
-    assert (tmp_path / "page" / "report.html").exists()
-    assert read(tmp_path / "page" / "report.json")["counts"]["passed"] == 3
-    done = CliRunner().invoke(main, [*command, "mine_to_check:wrong"])
-    assert done.exit_code == 1
-    assert "OSError: no model" in done.output
-    done = CliRunner().invoke(main, ["calculator", "mine_to_check:EMT"])
-    assert done.exit_code == 2, done.output
-    assert "Missing option '--structure'" in done.output
-
-
-@pytest.mark.usefixtures("default_signal_handlers")
-def test_interrupted_command_shows_completed_checks(tmp_path, monkeypatch):
-    """An interrupt during the third of three kinds of check leaves the results of the first two."""
-    monkeypatch.chdir(tmp_path)
-    CRYSTAL.write("cu.xyz", format="extxyz")
-    (tmp_path / "interrupting.py").write_text(
-        "import os, signal, time\nfrom ase.calculators.emt import EMT\n\n\nclass Interrupts(EMT):\n"
-        "    def calculate(self, atoms, *more):\n        super().calculate(atoms, *more)\n"
-        "        if len(atoms) == 1:\n"
-        "            time.sleep(2)  # the command has then received what the kinds before have found\n"
-        "            os.kill(os.getppid(), signal.SIGINT)\n            time.sleep(60)\n"
-    )
-    skips = [
-        word
-        for kind, why in skip_all_but("forces", "net force", "lone atom").items()
-        for word in ("--skip", f"{kind}={why}")
-    ]
-    words = ["calculator", "--structure", "cu.xyz", *skips, "interrupting:Interrupts", "--report", "page"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 130
-    lines = done.stdout.splitlines()
-    assert sum(line.lstrip(" │").startswith(("forces ", "net force ")) for line in lines) == 4, done.stdout
-    assert lines[-1] == "4 checks passed, 0 failed, then interrupted"
-    assert done.stderr.strip() == "Ended by SIGINT"
-    assert not list((tmp_path / "page").iterdir())
