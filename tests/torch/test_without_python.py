@@ -186,9 +186,12 @@ def cpp_program(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
-def test_cpp_program_computes_the_python_results(name, tolerance, export_package, cpp_program, tmp_path):
-    """A single process, without libpython, computes the same results as Python for all structures."""
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_cpp_program_computes_the_python_results(name, export_package, cpp_program, tmp_path):
+    """A single process, without libpython, computes the same results as Python for all structures.
+
+    In float32, both round differently: their difference is at most four times the error of Python's results.
+    """
     paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(make_structures())]
     for path, atoms in zip(paths, make_structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
@@ -200,11 +203,14 @@ def test_cpp_program_computes_the_python_results(name, tolerance, export_package
     for path in paths:
         # Errors are relative to the largest result, because forces vanish by symmetry in some structures.
         expected = compute_ase_results(read(path), make_dimenet(getattr(torch, name)))
-        scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
+        right = compute_ase_results(read(path), make_dimenet())
+        scale = max(np.abs(np.nan_to_num(array)).max() for array in right)
+        rounding = max(np.abs(np.nan_to_num(a - b)).max() for a, b in zip(expected, right, strict=True))
+        bound = 1e-12 * scale if name == "float64" else 4 * rounding + np.finfo(name).eps * scale
         for array in expected:
             got = np.array([next(numbers) for _ in range(array.size)]).reshape(array.shape)
             assert np.array_equal(np.isnan(got), np.isnan(array))
-            assert np.abs(np.nan_to_num(got - array)).max() <= tolerance * scale
+            assert np.abs(np.nan_to_num(got - array)).max() <= bound
     assert next(numbers, None) is None
 
 
