@@ -63,7 +63,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 
 # Write the parts of docs/*.md that are generated from tables, records and the output of programs.
 pages: $(VENV)/installed-tests
-	$(BIN)/python docs/tables.py --slow
+	$(BIN)/python docs/page_tables.py --slow
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ REFERRED = re.compile(r"^\| `((?:trigraph|slopecheck)\.[\w.]+)` \|", re.M)
 EXAMPLES = HERE.parent / "examples"
 sys.path.append(str(HERE))
 import formulas  # noqa: E402
-from tables import TUTORIALS, fill_generated_parts  # noqa: E402
+from page_tables import TUTORIALS, fill_generated_parts  # noqa: E402
 
 del FormerName.__get__  # autodoc then finds no docstrings for former names, and leaves them out
 API = fill_generated_parts((HERE / "api.md").read_text())

@@ -24,7 +24,7 @@ sys.path.append(str(ROOT / "docs"))
 import formulas  # noqa: E402
 import records  # noqa: E402
 
-TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+TABLES = runpy.run_path(str(ROOT / "docs" / "page_tables.py"))
 README = (ROOT / "README.md").read_text()
 README_PAGES = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
 PAGES = [*(ROOT / name for name in README_PAGES), *sorted((ROOT / "docs").glob("*.md"))]

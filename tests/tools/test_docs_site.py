@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "docs"))
-from tables import TUTORIALS  # noqa: E402
+from page_tables import TUTORIALS  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Writes the generated parts of the pages, which are committed: ``python docs/tables.py``, or ``make pages``.
+"""Writes the generated parts of the pages, which are committed: ``python docs/page_tables.py``, or ``make pages``.
 
 What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in a README or a page of docs/ is what the
 function of that name in `BLOCKS` returns for the words; in api.md, it is empty until the site is built. With
