@@ -62,7 +62,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "tutorials",
     "filename_pattern": "",
     "ignore_pattern": rf"({'|'.join(PROGRAMS)})\.py$",
-    "within_subsection_order": "tables.find_tutorial_index",
+    "within_subsection_order": "page_tables.find_tutorial_index",
     "abort_on_example_error": True,
     "capture_repr": (),
     "image_srcset": ["2x"],
