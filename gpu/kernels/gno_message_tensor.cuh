@@ -45,6 +45,8 @@ template <class I> struct TensorMomentCalculator {
         }
         if (k0 == 0 && h_by_a != nullptr) {
             sum_features(piece, f0, t + 16 * 32);
+        } else {
+            t[16 * 32 + lane_of_warp()] = 0.0f;  // read by gno_grad_v_tensor, although its products are zero
         }
     }
 
