@@ -77,7 +77,7 @@ CASES: dict[str, dict[str, SmallCase]] = {
         **{f"{hidden} units": _make_gno_case("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _make_gno_case("float64", MANY, 1, 9, 2, 1),
         "wide": _make_gno_case("float32", [3, 0, 20], 2, 34, 35, 2),
-        "slabs": _make_gno_case("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and parts of a slab
+        "slabs": _make_gno_case("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 64),  # whole slabs, and parts of a slab
         "tall": _make_gno_case("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _make_gno_case("float64", [1], 1, 1, 1, 1),
     },

@@ -24,11 +24,13 @@ QUICK_FAMILY, QUICK_VARIANT = FAMILIES[find_selection_number() % 5], ("race", "a
 # Results must be bitwise identical in every thread order. Sanitizer reports do not depend on the order.
 QUICK_ORDERS = [*product(FAMILIES, ORDERS[:1]), *product([QUICK_FAMILY], ORDERS)]
 
+# Barriers for non-finite numbers on tensor cores, which no case of GNO has.
+UNREACHED = {("gno_grad_edges_tensor.cuh", 0), ("gno_grad_edges_tensor.cuh", 3), ("gno_message_tensor.cuh", 0)}
 BARRIERS = [  # test_neighbor_kernels.py tests the barriers of the neighbour search
     (family, file, number)
     for family in FAMILIES
     for file, number in sanitizers.list_barriers(family)
-    if file != "neighbors.cuh"
+    if file != "neighbors.cuh" and (file, number) not in UNREACHED
 ]
 QUICK_BARRIERS = [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY]
 QUICK_BARRIERS = random.Random(find_selection_number()).sample(QUICK_BARRIERS, 2)
